@@ -48,7 +48,19 @@ def patch(monkeypatch: pytest.MonkeyPatch, module: str, name: str, value: Callab
 
 
 def test_the_verbs_are_those_of_the_design() -> None:
-    measuring = {"diagnose", "show", "machine", "verify", "bench", "explain", "autotune", "swap", "climb", "learn"}
+    measuring = {
+        "diagnose",
+        "show",
+        "machine",
+        "verify",
+        "bench",
+        "explain",
+        "autotune",
+        "swap",
+        "climb",
+        "learn",
+        "descend",
+    }
     others = {"map", "compare", "predictions", "judge", "check-problem", "search", "export", "cache"}
     assert set(VERBS) == measuring | others
     assert cli("--version").stdout.startswith("kernelworks ")

@@ -42,9 +42,10 @@ def test_a_right_file_is_right_and_has_no_time_without_a_gpu(tmp_path: Path) -> 
     [
         ("__global__ void k() {\n  int i = oops;\n}\n", 2, "oops"),
         ('extern "C" void add(const float* x, const float* z, float* y, int n) {\n k<<<1, 2>>>; }', 2, "kernel<<<grid"),
+        ("__global__ void k(float* y) {\n  int i;\n  y[i] = 0.0f;\n}\n", 3, "used uninitialized"),
         ("__global__ void k() {}\n", 0, "add is called or asked for, and defined nowhere"),
     ],
-    ids=["a name that is unknown", "a launch without arguments", "no function"],
+    ids=["a name that is unknown", "a launch without arguments", "a local that nobody set", "no function"],
 )
 def test_a_file_that_does_not_compile_is_told_with_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
     source = tmp_path / "cuda_add.cu"

@@ -117,6 +117,23 @@ WRONG = {
         "for (int i = threadIdx.x; i < n; i += 32)\ny[i] = t[1][8 + i % 2];",
         ["line 5 uses index 8 of an array of type float [8]"],
     ),
+    "a local array's end": (
+        "1, 32",
+        "float a[4]; float b[4];\nfor (int k = 0; k <= 4; k++)\na[k] = b[k % 4] = 1.0f;\n"
+        "for (int i = threadIdx.x; i < n; i += 32) y[i] = a[i % 4];",
+        ["line 3 uses index 4 of an array of type float [4]"],
+    ),
+    "locals of 120 kilobytes": (
+        "1, 32",
+        "float a[30000]; a[threadIdx.x] = x[0]; a[29999 - threadIdx.x] = x[1];\n"
+        "for (int i = threadIdx.x; i < n; i += 32) y[i] = a[i];",
+        ["the local variables of one thread are too large"],
+    ),
+    "an integer divided by 0": (
+        "1, 32",
+        "int zero = n - n;\nfor (int i = threadIdx.x; i < n; i += 32) y[i] = x[n / zero];",
+        ["a division of integers by 0"],
+    ),
     "a null pointer": ("1, 32", "float* p = n > 0 ? nullptr : y;\n*p = 1.0f;", ["the pointer is null"]),
     "too many threads": ("1, 2048", "y[threadIdx.x] = 0.0f;", ["asks for 2048 threads a block: 1 to 1024 are allowed"]),
     "it does not end": (

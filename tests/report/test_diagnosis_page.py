@@ -302,7 +302,7 @@ def test_every_part_and_bottleneck_has_a_colour_of_its_own() -> None:
 
 def test_styles_use_causes_for_causes_alone() -> None:
     """In a style sheet no rule takes the colour of a cause: those come with the elements that are of it."""
-    rules = read_texts([*STYLES, "diagnosis_page/diagnosis.css", "shown.css", "climb/page.css"])
+    rules = read_texts([*STYLES, "diagnosis_page/diagnosis.css", "style/shown.css", "climb/page.css"])
     used = set(re.findall(r"var\(--(\w+)\)", rules))
     assert not used & set(plot.CAUSES.values())
 

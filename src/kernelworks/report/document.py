@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 REPORT_DIR = Path(__file__).resolve().parent
-STYLES = ("page.css", "narrow.css")
+STYLES = ("style/page.css", "style/narrow.css")
 SIZE_MARK = "{size}"
 NO_REQUESTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -30,7 +30,7 @@ def read_texts(names: Iterable[str]) -> str:
 
 
 def document(
-    title: str, body: Iterable[str], styles: Iterable[str] = STYLES, scripts: Iterable[str] = ("page.js",)
+    title: str, body: Iterable[str], styles: Iterable[str] = STYLES, scripts: Iterable[str] = ("style/page.js",)
 ) -> str:
     """The whole page. Its last line says its size, since a page is sent round."""
     text = (
@@ -49,7 +49,7 @@ def document(
 
 def colours(*, dark: bool) -> dict[str, str]:
     """The colours of page.css by their names, for pictures that stand on no page."""
-    style = read_texts(["page.css"])
+    style = read_texts(["style/page.css"])
     light, night = (dict(re.findall(r"--(\w+): (#\w+)", root)) for root in re.findall(r":root \{(.*?)\}", style, re.S))
     return light | night if dark else light
 

@@ -104,7 +104,7 @@ def render_page(some: Several) -> str:
     return document(title, parts, ALL_STYLES, SCRIPTS)
 
 
-ALL_STYLES = (*STYLES, "shown.css")
+ALL_STYLES = (*STYLES, "style/shown.css")
 # Only where a script is: a page's tables are sorted, a notebook's are not.
 NOTEBOOK_CSS = """
 & { padding: 12px 16px 16px; }

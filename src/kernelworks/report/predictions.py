@@ -262,4 +262,4 @@ def _drawing(points: Sequence[Outcome], names: Sequence[str], kind: str) -> Call
 
 def document(found: PredictionAccuracy) -> str:
     """One self-contained page."""
-    return html_document("kernelworks predictions", parts(found), (*STYLE_SHEETS, "shown.css"))
+    return html_document("kernelworks predictions", parts(found), (*STYLE_SHEETS, "style/shown.css"))

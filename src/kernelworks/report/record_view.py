@@ -24,6 +24,7 @@ from kernelworks.records import (
 from kernelworks.records.base import Record
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
+from kernelworks.records.descent import Descent
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
@@ -34,6 +35,7 @@ from kernelworks.report import (
     bench,
     check_problem,
     compare,
+    descent,
     diagnose,
     explain,
     fix,
@@ -56,6 +58,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     AutotuneResult: lambda one, width: autotune.autotune_result(one),
     Climb: lambda one, width: climb.table(one),
     Comparison: lambda one, width: compare.comparison(one),
+    Descent: lambda one, width: descent.descent(one),
     Explanation: lambda one, width: explain.explanation(one),
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,

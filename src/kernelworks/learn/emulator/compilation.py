@@ -43,9 +43,9 @@ RUNTIME_FLAGS = ("-std=gnu++20", "-O2", "-fno-exceptions", "-rdynamic", "-fPIE",
 # nobody set has a value that nobody expects.
 SOURCE_FLAGS = (
     "-std=gnu++20", "-O0", "-g1", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing",
-    "-fno-stack-protector", "-ffp-contract=off", "-ftrivial-auto-var-init=pattern", "-Werror=return-type",
-    "-fsanitize=thread", "-fsanitize=bounds", "--param=tsan-instrument-func-entry-exit=0",
-    "--param=tsan-distinguish-volatile=1", "-Wno-unknown-pragmas", "-nodefaultlibs",
+    "-fno-stack-protector", "-fstack-clash-protection", "-ffp-contract=off", "-ftrivial-auto-var-init=pattern",
+    "-Werror=return-type", "-Werror=uninitialized", "-Wno-unknown-pragmas", "-fsanitize=thread", "-fsanitize=bounds",
+    "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-nodefaultlibs",
 )  # fmt: skip
 LINES = 10000  # at most, of one source of several
 FIRST_GENERATED_LINE = 1000 * LINES  # the number of the first line that is ours

@@ -4,6 +4,9 @@
 // load and store reaches `hooks.hpp` through the calls that `-fsanitize=thread` inserts.
 #pragma once
 
+#include <stddef.h>
+#include <stdint.h>
+
 #define __CUDA_ARCH__ 900
 #define __CUDACC__ 1
 #define __global__

@@ -26,7 +26,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-CPU_SECONDS = 6  # of a run: a thread that waits for what never comes would run on
+CPU_SECONDS = 6  # of one order, which takes 0.05 s at most: a thread that waits for what never comes would run on
 WALL_SECONDS = 120.0
 
 
@@ -244,9 +244,9 @@ def emulate(
 ) -> Emulation:
     """Runs the host function ``declaration`` of a CUDA source on each case, once for each of that case's orders.
 
-    ``types``: of its parameters, in C. ``name``: of the source, for messages. After ``cpu_seconds`` of its own CPU time
-    a run counts as endless. Cost: one run of g++ (about 0.4 s, once for a text), then some 30 ns for each load and
-    store of each thread in each order.
+    ``types``: of its parameters, in C. ``name``: of the source, for messages. An order that takes ``cpu_seconds`` of
+    the process's own CPU time counts as endless. Cost: one run of g++ (about 0.4 s, once for a text), then some 30 ns
+    for each load and store of each thread in each order.
 
     Raises NotTranslated, BuildError (the compiler refuses the source), EmulatorError.
     """

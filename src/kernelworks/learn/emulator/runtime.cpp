@@ -53,6 +53,7 @@ static FILE* answer;
 static FILE* outputs;
 static void (*entry)(void**);
 static u32 parameters;
+static u32 seconds_of_an_order;
 static bool stops;  // at the first order with a fault: the others have it too
 
 static void read_exactly(FILE* file, void* to, size_t bytes) {
@@ -147,7 +148,7 @@ static void open_library(const char* path, const char* attempt) {
         nullptr);
 }
 
-static void watch(u32 seconds) {
+static void watch() {
     static u8 stack[64 * 1024];
     stack_t other{};
     other.ss_sp = stack;
@@ -157,8 +158,12 @@ static void watch(u32 seconds) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF}) sigaction(number, &action, nullptr);
+}
+
+// An order may take so many seconds of this process's own CPU time: a loaded machine changes nothing.
+static void start_clock() {
     struct itimerval timer {};
-    timer.it_value.tv_sec = seconds;  // of this process's own CPU time: a loaded machine changes nothing
+    timer.it_value.tv_sec = seconds_of_an_order;
     setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
@@ -254,6 +259,7 @@ static bool run_case(std::vector<Argument>& arguments, const std::vector<Order>&
         logged = 0;
         pending.clear();
         fresh_arguments(arguments);
+        start_clock();
         if (!run_order(pointers.data())) break;  // the other orders of a case that cannot end say nothing new
         write_outputs(arguments, number, known);
         for (Array* a : memory.arrays)
@@ -277,7 +283,8 @@ int main(int count, char** words) {
     memory.reserve();
     reserve_stacks();
     open_library(words[1], words[2]);
-    watch(u32(read_number(request)));
+    watch();
+    seconds_of_an_order = u32(read_number(request));
     stops = read_number(request) != 0;
     u64 cases = read_number(request);
     for (u64 c = 0; c < cases; c++) {

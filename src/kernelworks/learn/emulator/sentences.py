@@ -10,9 +10,9 @@ __all__ = ["fault_sentence", "ordered_faults"]
 
 # What explains the rest comes first.
 ORDER = (
-    "block_size", "grid_size", "static_shared", "shared_size", "wild", "stack_overflow", "crash", "host_access",
-    "freed", "out_of_bounds", "index", "misaligned", "writes_input", "missing_thread", "two_barriers",
-    "warp_divergence", "not_in_mask", "absent_lane", "race", "unwritten_atomic", "unwritten", "endless",
+    "block_size", "grid_size", "static_shared", "shared_size", "wild", "host_access", "freed", "out_of_bounds", "index",
+    "misaligned", "writes_input", "stack_overflow", "crash", "missing_thread", "two_barriers", "warp_divergence",
+    "not_in_mask", "absent_lane", "race", "unwritten_atomic", "unwritten", "endless",
 )  # fmt: skip
 VERBS = {0: "is", 1: "reads", 2: "writes", 3: "updates (atomically)"}
 CALLS = {0: "a shuffle", 1: "a vote", 10: "a match", 100: "__syncwarp()"}

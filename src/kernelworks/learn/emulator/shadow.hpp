@@ -170,9 +170,9 @@ inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, boo
     }
     if (on_a_stack(address)) return;
     u32 at = site(counter);
-    f->last_site = at;
     Array* a = memory.beside(address);
     if (!a) return check_foreign(address, bytes, *f, at, kind);
+    f->last_site = at;
     if (address < a->base || address + bytes > a->base + a->bytes || a->freed) {
         Fault fault = fault_at(a->freed ? "freed" : "out_of_bounds", *a, address, bytes);
         fault.second = place_of(*f, at, kind);

@@ -31,7 +31,7 @@ from kernelworks.report.next_steps import command_text, next_steps
 __all__ = ["SCRIPTS", "STYLES", "diagnosis_parts"]
 
 STYLES = (*PAGE_STYLES, "diagnosis_page/diagnosis.css")
-SCRIPTS = ("page.js", "diagnosis_page/hotspots.js", "diagnosis_page/icicle.js", "diagnosis_page/timeline.js")
+SCRIPTS = ("style/page.js", "diagnosis_page/hotspots.js", "diagnosis_page/icicle.js", "diagnosis_page/timeline.js")
 MOST_KERNELS = 40
 
 
