@@ -9,7 +9,9 @@ from kernelworks.records import MapKernel, MapOp
 from kernelworks.report import quantity
 from kernelworks.report.family_readings import FAMILY_READINGS
 
-__all__ = ["map_parts"]
+__all__ = ["MAP_SCRIPTS", "MAP_STYLES", "map_parts"]
+
+MAP_STYLES, MAP_SCRIPTS = ("style/map.css",), ("style/map.js",)
 
 PLAIN = ("torch", "reference")  # kernels that need no certificate
 
@@ -23,8 +25,8 @@ def map_parts(ops: Sequence[MapOp]) -> tuple[str, list[str]]:
         "<h1>Kernel map</h1>",
         f'<p class="sentence">{len(ops)} ops in {len(families)} families; {verified} of {ours} kernels are verified '
         "for this kind of machine.</p>",
-        '<p class="context">A kernel is dispatched only if a certificate holds for its source, compiler and instruction '
-        "set here. Of a GPU that is not here, certificates that ship are shown.</p>",
+        '<p class="context">A kernel is dispatched only if a certificate holds for its source, compiler and '
+        "instruction set here. Of a GPU that is not here, certificates that ship are shown.</p>",
         '<p class="script"><label for="map-filter">Filter </label><input id="map-filter" type="search" '
         'placeholder="softmax, norm, avx512" autocomplete="off"></p>',
     ]
@@ -34,10 +36,10 @@ def map_parts(ops: Sequence[MapOp]) -> tuple[str, list[str]]:
 
 
 def kernel_state(kernel: MapKernel) -> str:
-    """``verified``, ``plain`` or ``open``."""
+    """``verified``, ``unverified``, or ``plain`` if it needs no certificate."""
     if kernel.name in PLAIN:
         return "plain"
-    return "verified" if kernel.certificate and not kernel.reason else "open"
+    return "verified" if kernel.certificate and not kernel.reason else "unverified"
 
 
 def _family(family: str, ops: Sequence[MapOp]) -> Iterator[str]:
@@ -48,13 +50,14 @@ def _family(family: str, ops: Sequence[MapOp]) -> Iterator[str]:
         yield '<dl class="reading">'
         yield from (f"<dt>{name}</dt><dd>{escape(said)}</dd>" for name, said in rows)
         yield "</dl>"
+    yield '<div class="ops">'
     yield from (_op(op) for op in ops)
-    yield "</section>"
+    yield "</div></section>"
 
 
 def _op(op: MapOp) -> str:
     words = " ".join((op.op, op.family, *(kernel.name for kernel in op.kernels)))
-    marks = "".join(
+    marks = " ".join(
         f'<span class="kernel {kernel_state(kernel)}">{escape(kernel.name)}</span>'
         for kernel in op.kernels
         if kernel.name not in PLAIN
