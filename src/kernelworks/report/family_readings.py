@@ -23,8 +23,8 @@ FAMILY_READINGS = {
     ),
     "attention": FamilyReading(
         "each token reads all tokens before it; with a cache a new token reads the cache",
-        "two products with a softmax between, in tiles, scores never stored: bound by compute in prefill, by the reading "
-        "of the cache in decode",
+        "two products with a softmax between, in tiles, scores never stored: bound by compute in prefill, by "
+        "the reading of the cache in decode",
         "a row that is masked whole, the running maximum, a tile across the end of a cache or a page",
     ),
     "communication": FamilyReading(
