@@ -63,6 +63,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--op", help="the tests of one op: what is asked of every op, and what its own files ask")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    one_op.asked.every_kernel = config.getoption("--all") or config.getoption("--op") is not None
+
+
+def pytest_collectstart() -> None:
+    gc.disable()  # until all tests are collected: passes over two million objects that stay take a quarter of the time
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that are about no op are not even read where the tests of one are asked for: that takes a minute."""
     if config.getoption("--op") is None or not collection_path.name.startswith("test_"):
@@ -87,6 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """A process that has collected all tests holds two million objects. A diagnosis walks over all that there are, many
     times, and each full collection of garbage does: over those of the test alone, from here on."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -44,5 +44,6 @@ MISTAKES = {
     "every row is row 0: where does row i begin?": lambda a, lda, x, bias, m, n: {"y": bias + a[0] @ x},
     SYMMETRIC: transposed,
     "the sum goes on from row to row": lambda a, lda, x, bias, m, n: {"y": np.cumsum(bias + a @ x)},
+    "bias is not added": lambda a, lda, x, bias, m, n: {"y": a @ x},
     "every row gets bias[0]": lambda a, lda, x, bias, m, n: {"y": bias[0] + a @ x},
 }

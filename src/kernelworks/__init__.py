@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelworks.measure.bench import bench
     from kernelworks.nn.experts import moe_mlp
     from kernelworks.nn.gguf import load_gguf, save_gguf
+    from kernelworks.nn.kernel_attention import kernel_attention
     from kernelworks.nn.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, RMSprop
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
@@ -46,6 +47,7 @@ _HOMES = {
     "compile_report": "compile",
     "diagnose": "diagnose", "dropout": "fuse.dropout", "explain": "diagnose.explain", "fix": "diagnose.fix.handle",
     "fuse": "fuse", "judge": "judge",
+    "kernel_attention": "nn.kernel_attention",
     "load_gguf": "nn.gguf", "machine": "machine", "moe_mlp": "nn.experts", "save_gguf": "nn.gguf", "verify": "verify",
     "search": "search", "autotune": "measure.autotune", "swap": "nn.swap",
 }  # fmt: skip
@@ -91,6 +93,7 @@ __all__ = [
     "fix",
     "fuse",
     "judge",
+    "kernel_attention",
     "load_gguf",
     "machine",
     "moe_mlp",

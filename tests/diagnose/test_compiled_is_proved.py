@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from kernelworks.diagnose.fix import compiled_check
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.optimization import CombinedChange, Promise, Scene
@@ -114,6 +115,19 @@ def test_a_region_that_is_right_is_kept_and_says_what_was_compared(monkeypatch: 
     one.agreement = None
     none, _, _ = proved(model, planted(WRONG["large values"]), monkeypatch, torch.randn(6, 8), budget_s=-100.0)
     assert not none  # no time for any of it
+
+
+def test_other_values_are_compared_at_the_sizes_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    judged = compiled_check.compare
+
+    def compare(*given: Any, whole: bool, **more: Any) -> Any:
+        seen.append(whole)
+        return judged(*given, whole=whole, **more)
+
+    monkeypatch.setattr(compiled_check, "compare", compare)
+    why, _, _ = proved(Model().eval(), planted(None), monkeypatch, torch.randn(6, 8))
+    assert not why and seen and all(seen)
 
 
 def test_what_is_drawn_lies_within_what_the_data_allow() -> None:

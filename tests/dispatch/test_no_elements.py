@@ -188,6 +188,7 @@ CASES: dict[str, Case] = {
     "argmin": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.argmin(x, -1, **n), lambda x: x.argmin(-1)),
     "argmin of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmin, torch.argmin),
     "argmax of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.argmax, torch.argmax),
+    "nll_loss": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.nll_loss, F.nll_loss),
     "cross_entropy": Case(MATRIX, lambda M, N: (t(M, N), whole(N, M)), kw.cross_entropy, F.cross_entropy),
     "cross_entropy, summed": Case(
         MATRIX, lambda M, N: (t(M, N), whole(N, M)), lambda *a, **n: kw.cross_entropy(*a, reduction="sum", **n),
@@ -283,6 +284,8 @@ CASES: dict[str, Case] = {
     "hadamard_transform": Case({"M": 3}, lambda M: (t(M, 8),), kw.hadamard_transform,
                                by_definition("hadamard_transform")),
     "rfft": Case(MATRIX, lambda M, N: (t(M, N),), kw.rfft, torch.fft.rfft),
+    **{name: Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), getattr(kw, name), getattr(torch.fft, name))
+       for name in ("fft", "ifft")},
     "irfft": Case(MATRIX, lambda M, N: (torch.complex(t(M, N), t(M, N)),), kw.irfft, torch.fft.irfft),
     "sort": Case(MATRIX, lambda M, N: (t(M, N),), kw.sort, torch.sort),
     **{name: Case({"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),

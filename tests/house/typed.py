@@ -74,8 +74,6 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.linear_gelu(x, x, approximate="tanh"), Tensor)
     assert_type(kw.linear_silu_mul(x, x, x), Tensor)
     assert_type(kw.rms_norm_linear(x, x, eps=1e-6), Tensor)
-    assert_type(kw.linear_cross_entropy(x, x, target), Tensor)
-    assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
     assert_type(kw.grouped_linear(x, x, ids, x), Tensor)
     assert_type(kw.grouped_linear(mat_a=x, mat_b=x, offs=ids), Tensor)
     assert_type(kw.router_topk(x, 2, scoring="sigmoid", norm_topk_prob=True), tuple[Tensor, Tensor])
@@ -137,6 +135,8 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.rfft(input=a), Arrays)
     assert_type(kw.irfft(x, 8), Tensor)
     assert_type(kw.irfft(input=a, n=8), Arrays)
+    assert_type(kw.fft(x, 8), Tensor)
+    assert_type(kw.ifft(input=a, n=8), Arrays)
     assert_type(kw.hadamard_transform(x, 0.5), Tensor)
     assert_type(kw.cholesky_solve(x, x, True), Tensor)
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
@@ -149,6 +149,13 @@ def convolutions(x: Tensor, a: Arrays) -> None:
     assert_type(kw.conv_transpose1d(input=a, weight=a, output_padding=1), Arrays)
     assert_type(kw.conv_transpose2d(x, x, None, 2, 1, 1), Tensor)
     assert_type(kw.conv_transpose3d(x, x, dilation=(1, 2, 1)), Tensor)
+
+
+def losses(x: Tensor, a: Arrays, target: Tensor) -> None:
+    assert_type(kw.nll_loss(x, target, ignore_index=0), Tensor)
+    assert_type(kw.nll_loss(input=a, target=a, weight=a, reduction="sum"), Arrays)
+    assert_type(kw.linear_cross_entropy(x, x, target), Tensor)
+    assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
 
 
 def indices(x: Tensor, a: Arrays, ids: Tensor) -> None:

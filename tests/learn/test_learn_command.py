@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from kernelworks.cli import app
+from kernelworks.learn import command
 from kernelworks.learn.checking import CheckResult, check
 from kernelworks.learn.exercise import exercise_named, load_exercise
+from kernelworks.learn.progress import Progress
 
 
 def learn(folder: Path, *arguments: str) -> Result:
@@ -101,3 +104,41 @@ def test_an_exercise_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "solution.cpp").write_text("// another one\n", encoding="utf-8")
     with pytest.raises(ValueError, match="is in the solution 0 times"):
         load_exercise(tmp_path)
+
+
+def test_a_watched_file_is_checked_whenever_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exercise, progress, checks = exercise_named("affine"), Progress(tmp_path), list[bool]()
+    path = progress.file(exercise)
+    path.parent.mkdir(parents=True)
+    path.write_text("", encoding="utf-8")
+    monkeypatch.setattr(command, "check_file", lambda *_, json: checks.append(json))
+
+    def pause(seconds: float) -> None:
+        if len(checks) == 1 and path.stat().st_mtime_ns > 1000:
+            os.utime(path, ns=(1000, 1000))
+        elif len(checks) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        command.watch(exercise, progress, pause)
+    assert checks == [False, False] and str(path) in capsys.readouterr().out.replace("\n", "")
+
+
+def test_what_a_function_prints_is_shown_though_it_ends_the_process(tmp_path: Path) -> None:
+    text = "#include <cstdio>\n" + BODY + '    printf("%ld numbers\\n", n);\n    y[n] = x[0] * w + b;\n}\n'
+    found = check_text(tmp_path, text)
+    assert found.printed == "1 numbers\n" and found.verdict is not None and found.verdict.line == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("std::vector<float> sums(n); sums[n + 1] = w + b + x[0]; y[0] = sums[n + 1];", "a std::vector"),
+        ("memcpy(y, x, 4 * (n + 1)); y[0] *= w + b;", "1 element beyond the end"),
+    ],
+)
+def test_the_line_that_called_a_library_is_named(tmp_path: Path, body: str, said: str) -> None:
+    found = check_text(tmp_path, f"#include <cstring>\n#include <vector>\n{BODY}    {body}\n}}\n").verdict
+    assert found is not None and said in found.sentence and found.line == 4

@@ -126,6 +126,8 @@ def test_peaks_are_read_without_torch_as_they_were_saved(
     assert recorded_peaks() is None
     path = save_peaks(peaks_of_this_machine)
     assert recorded_peaks() == peaks_of_this_machine
+    rough = path.with_suffix(".rough.json")
+    rough.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     path.write_text(path.read_text(encoding="utf-8").replace("DRAM", "L3"), encoding="utf-8")
     assert recorded_peaks() is None
 

@@ -34,6 +34,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "rms_norm": {"input": X, "normalized_shape": (8,), "weight": ONE, "eps": 1e-5},
     "gelu": {"input": X, "approximate": "none"},
     "softmax": {"input": X, "dim": -1, "_stacklevel": 3, "dtype": None},
+    "nll_loss": {
+        "input": X, "target": torch.arange(4), "weight": None, "size_average": None, "ignore_index": -100,
+        "reduce": None, "reduction": "mean",
+    },
     "cross_entropy": {
         "input": X, "target": torch.arange(4), "weight": None, "size_average": None, "ignore_index": -100,
         "reduce": None, "reduction": "mean", "label_smoothing": 0.0,
@@ -78,6 +82,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "cumsum": {"input": X, "dim": -1, "dtype": None},
     "cumprod": {"input": X, "dim": -1, "dtype": None},
     "rfft": {"input": X, "n": None, "dim": -1, "norm": None},
+    **{name: {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None} for name in ("fft", "ifft")},
     "irfft": {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None},
     "cholesky_solve": {"input": W[:4, :2], "input2": torch.eye(4) + 0.25, "upper": False},
     "group_norm": {"input": X.reshape(2, 8, 2), "num_groups": 2, "weight": ONE, "bias": ZERO, "eps": 1e-5},

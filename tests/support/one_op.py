@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_test_of", "lists_ops"]
+__all__ = ["asked", "is_test_of", "lists_ops"]
+
+
+class Asked:
+    """What this run of the tests was told, for files that list ops and kernels as they are read."""
+
+    every_kernel = False  # with ``--all`` or ``--op``; else those that `op_kernels.is_asked` tells
+
+
+asked = Asked()
 
 # What a file of tests reads that goes through ops.
 LISTS = re.compile(r"\b(OPS|ALL_OPS|ALL_NAMES|OP_PACKAGES|CALLS|op_kernels|torch_calls|torch_signatures)\b")

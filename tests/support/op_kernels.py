@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+from one_op import asked
 
 import kernelworks
 from kernelworks.build.cpp import TARGETS
@@ -24,7 +25,7 @@ T = TypeVar("T")
 # of every entry. Siblings of a template are asked alike (tests/templates/test_siblings.py).
 SHOWN = (
     "hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "scatter_add", "conv_transpose2d", "mean", "norm",
-    "kl_div", "adam_", "lion_", "matern12_matmul", "polynomial_matmul",
+    "kl_div", "adam_", "lion_", "matern12_matmul", "polynomial_matmul", "fft",
 )  # fmt: skip
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]
@@ -37,13 +38,30 @@ def runs_here(kernel: Kernel) -> bool:
     return has_gpu() if kernel.device == "cuda" else TARGETS[kernel.target].needs <= machine().features
 
 
+def asked_kernels(op: Op) -> list[Kernel]:
+    """An op's own kernels that this run of the tests asks: the widest of each source that this machine runs, the plain
+    one, and each for which no certificate speaks. What a certificate names, source, flags and compiler, is all that the
+    others are made of, and to compile them takes two fifths of all compiling. With ``--all`` or ``--op`` all."""
+    here = [kernel for kernel in op.kernels if kernel.source is not None and runs_here(kernel)]
+    widest = {kernel.source: kernel for kernel in reversed(here)}
+    return [
+        kernel
+        for kernel in here
+        if asked.every_kernel
+        or kernel is widest[kernel.source]
+        or kernel.target == "scalar"
+        or not certified(op, kernel.name)
+    ]
+
+
 def runnable_kernels() -> list[tuple[Op, str]]:
-    """(op, kernel name) for every kernel that runs here, torch and reference included."""
+    """(op, kernel name) for each kernel that is asked, and torch's and the reference, which run everywhere."""
     return [
         (op, kernel.name)
         for op in ALL_OPS
+        for own in [asked_kernels(op)]
         for kernel in op.kernels
-        if kernel.source is None or runs_here(kernel)  # torch and the reference run everywhere
+        if kernel.source is None or kernel in own
     ]
 
 

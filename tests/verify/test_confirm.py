@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from op_kernels import ALL_OPS, label
+from op_kernels import ALL_OPS, asked_kernels, label
 
-from kernelworks.build.cpp import DIFFERING, TARGETS, build_library
+from kernelworks.build.cpp import DIFFERING, build_library
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.machine import machine
@@ -115,9 +115,10 @@ def _differing(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("op", ALL_OPS, ids=label)
 def test_libraries_hold_no_instruction_whose_result_is_each_makers_own_but_those_said(op: Op) -> None:
-    for kernel in op.kernels:
-        if kernel.device != "cpu" or kernel.source is None or TARGETS[kernel.target].needs - machine().features:
+    for kernel in asked_kernels(op):
+        if kernel.device != "cpu":
             continue
+        assert kernel.source is not None
         sources = [kernel.source] if kernel.source.stem == "scalar" else sorted(op.op_package.glob("*.cpp"))
         if kernel.source.suffix == ".py":  # formed of a table's entries, all in one library
             sources = [kernel.load.args[0].path()]

@@ -77,12 +77,13 @@ class _Attempt:
 
 def _line_of(library: str, offset: int) -> int:
     """The line of a source that an instruction belongs to, 0 if that is not known."""
-    command = ["addr2line", "-e", library, hex(offset)]
+    command = ["addr2line", "-i", "-e", library, hex(offset)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    number = done.stdout.rpartition(":")[2].split()
+    own = [line for line in done.stdout.splitlines() if not line.startswith(("/usr/", "?"))]  # not what was inlined
+    number = own[0].rpartition(":")[2].split() if own else []
     return int(number[0]) if number and number[0].isdigit() else 0
 
 

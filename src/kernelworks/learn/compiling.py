@@ -22,8 +22,9 @@ LIBRARY_FLAGS = ("-std=gnu++20", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wno-u
 # A local that nobody set has a value that nobody expects, an index of a local array is looked at, and what C++ leaves
 # undefined ends the call at its line.
 CHECK_FLAGS = (
-    "-O1", "-g", "-fno-omit-frame-pointer", "-ftrivial-auto-var-init=pattern", "-Werror=uninitialized",
-    "-Werror=return-type", "-fsanitize=bounds,integer-divide-by-zero,shift,signed-integer-overflow,float-cast-overflow",
+    "-O1", "-g", "-D_GLIBCXX_ASSERTIONS", "-fno-omit-frame-pointer", "-ftrivial-auto-var-init=pattern",
+    "-Werror=uninitialized", "-Werror=return-type",
+    "-fsanitize=bounds,integer-divide-by-zero,shift,signed-integer-overflow,float-cast-overflow",
     "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
 TIME_FLAGS = ("-O3", "-g", "-fno-math-errno", "-fno-trapping-math")

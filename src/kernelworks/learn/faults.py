@@ -133,8 +133,8 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
         return "does not come back: a loop whose end is never reached"
     if number in TRAPS:
         return (
-            "leaves what C++ defines: an index outside a local array, a division of an integer by 0, an integer that "
-            "overflows, or a number that does not fit the type that it is converted to"
+            "leaves what C++ defines: an index outside a local array or a std::vector, a division of an integer by 0, "
+            "an integer that overflows, or a number that does not fit the type that it is converted to"
         )
     if number == DIVIDED:
         return "divides an integer by 0"

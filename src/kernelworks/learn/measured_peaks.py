@@ -29,6 +29,8 @@ def recorded_peaks() -> Peaks | None:
     """What ``kernelworks machine`` measured last on this machine, None if nothing is on record."""
     here, newest = machine(), None
     for path in environment.cache_dir("peaks").glob("*.json"):
+        if "." in path.stem:  # rough ones, and those of one round
+            continue
         try:
             note = read_json(path)
             body = json.dumps(note["peaks"], sort_keys=True)

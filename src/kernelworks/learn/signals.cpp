@@ -1,8 +1,10 @@
 // What a learner's function does to its process, written to a pipe before the process ends: which address was touched,
 // by which instruction of which library, and whether it was written. Loaded into the worker; see worker.py.
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <initializer_list>
 #include <signal.h>
+#include <string.h>
 #include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -29,6 +31,12 @@ struct Line {
     }
 };
 
+// Whether an address lies in a library that is made of a learner's file: compiling.py names it so.
+bool is_learners(void* place, Dl_info* library) {
+    if (!dladdr(place, library) || !library->dli_fname) return false;
+    return strstr(library->dli_fname, "/learn-") && !strstr(library->dli_fname, "/learn-signals");
+}
+
 void end(int signal, siginfo_t* info, void* context) {
     const auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
@@ -41,7 +49,19 @@ void end(int signal, siginfo_t* info, void* context) {
     const auto top = static_cast<unsigned long long>(machine.sp);
 #endif
     Dl_info library{};
-    dladdr(reinterpret_cast<void*>(at), &library);
+    auto place = reinterpret_cast<void*>(at);
+    if (!is_learners(place, &library)) {  // in a function of a library: who called it?
+        void* frames[64];
+        const int count = backtrace(frames, 64);
+        for (int index = 0; index < count; ++index) {
+            Dl_info caller{};
+            if (is_learners(frames[index], &caller)) {
+                library = caller;
+                place = static_cast<char*>(frames[index]) - 1;
+                break;
+            }
+        }
+    }
     const auto base = reinterpret_cast<unsigned long long>(library.dli_fbase);
     Line line;
     line.words("{\"signal\": ");
@@ -55,7 +75,7 @@ void end(int signal, siginfo_t* info, void* context) {
     line.words(", \"stack\": ");
     line.number(top);
     line.words(", \"at\": ");
-    line.number(at - base);
+    line.number(reinterpret_cast<unsigned long long>(place) - base);
     line.words(", \"in\": \"");
     line.words(library.dli_fname ? library.dli_fname : "");
     line.words("\"}\n");
@@ -67,6 +87,8 @@ void end(int signal, siginfo_t* info, void* context) {
 
 extern "C" void watch(int descriptor) {
     report = descriptor;
+    void* frame[1];
+    backtrace(frame, 1);  // loads what it needs, which a signal handler must not
     stack_t own{};
     own.ss_sp = stack;
     own.ss_size = sizeof stack;

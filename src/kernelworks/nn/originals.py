@@ -34,7 +34,9 @@ def _function(name: str) -> Any:
     ``torch.fft.<name>``; where a user put another there before this module was read, an object that nothing is
     identical to."""
     if not hasattr(F, name):
-        found = getattr(torch, name, None) or getattr(torch.fft, name)
+        found = getattr(torch, name, None)
+        if not callable(found):  # there is none, or it is a module: torch.fft
+            found = getattr(torch.fft, name)
         shipped = isinstance(found, BuiltinFunctionType) and found.__name__ in (name, f"fft_{name}")
         written = getattr(found, "__code__", None)  # of a function that torch writes in Python
         said = written is not None and (written.co_filename, written.co_name) == (torch.functional.__file__, name)

@@ -254,6 +254,8 @@ class Rebinder:
             if value is torch and "functional" not in attributes:
                 homes = (torch, torch.fft) if "fft" in attributes else (torch,)
                 used = tuple(n for n in used if any(id(getattr(home, n, None)) in _functions() for home in homes))
+                if (attributes & set(torch.fft.__all__)) - {"fft"}:  # then "fft" is the module on the way to another
+                    used = tuple(n for n in used if n != "fft")
             if value is torch.fft:
                 used = tuple(n for n in used if hasattr(torch.fft, n))
             if value is torch.nn and "functional" not in attributes:

@@ -92,6 +92,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",
+        "nll_loss",
         "softmax",
         "sum",
     ),
@@ -128,6 +129,7 @@ SIBLINGS: dict[str, tuple[str, ...]] = {
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d"),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
+    "spectral.complex_fft": ("fft", "ifft"),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul"),
     "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul"),
 }

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.loss_table import l1_loss as l1_loss
     from kernelworks.ops.reduction.loss_table import mse_loss as mse_loss
     from kernelworks.ops.reduction.loss_table import smooth_l1_loss as smooth_l1_loss
+    from kernelworks.ops.reduction.nll_loss import nll_loss as nll_loss
     from kernelworks.ops.reduction.reduction_table import amax as amax
     from kernelworks.ops.reduction.reduction_table import amin as amin
     from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
@@ -120,6 +121,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
     from kernelworks.ops.similarity.metric_table import laplacian_matmul as laplacian_matmul
     from kernelworks.ops.similarity.metric_table import polynomial_matmul as polynomial_matmul
+    from kernelworks.ops.spectral.complex_fft import fft as fft
+    from kernelworks.ops.spectral.complex_fft import ifft as ifft
     from kernelworks.ops.spectral.hadamard_transform import hadamard_transform as hadamard_transform
     from kernelworks.ops.spectral.irfft import irfft as irfft
     from kernelworks.ops.spectral.rfft import rfft as rfft
@@ -167,6 +170,7 @@ if TYPE_CHECKING:
         "elu",
         "embedding",
         "embedding_bag",
+        "fft",
         "gated_delta_rule",
         "gather",
         "gelu",
@@ -181,6 +185,7 @@ if TYPE_CHECKING:
         "hardtanh",
         "hinge_embedding_loss",
         "huber_loss",
+        "ifft",
         "index_add",
         "index_select",
         "instance_norm",
@@ -210,6 +215,7 @@ if TYPE_CHECKING:
         "mean",
         "mish",
         "mse_loss",
+        "nll_loss",
         "norm",
         "paged_attention",
         "polynomial_matmul",
@@ -259,6 +265,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
+    "spectral.complex_fft": ("fft", "ifft",),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
     "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul",),
 }
@@ -633,6 +640,10 @@ SCHEMAS = {
         "forward": "mse_loss(Tensor x, Tensor target, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "mse_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "nll_loss": {
+        "forward": "nll_loss(Tensor x, Tensor target, Tensor? weight, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "nll_loss_backward(Tensor grad_loss, Tensor x, Tensor target, Tensor? weight, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
+    },
     "norm": {
         "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
         "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
@@ -713,9 +724,17 @@ SCHEMAS = {
         "forward": "polynomial_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, str? op_kernel=None) -> Tensor",
         "backward": "polynomial_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
+    "fft": {
+        "forward": "fft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "fft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+    },
     "hadamard_transform": {
         "forward": "hadamard_transform(Tensor x, float scale, str? op_kernel=None) -> Tensor",
         "backward": "hadamard_transform_backward(Tensor grad_output, Tensor x, float scale, str? op_kernel=None) -> Tensor",
+    },
+    "ifft": {
+        "forward": "ifft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
+        "backward": "ifft_backward(Tensor grad_output, Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",
     },
     "irfft": {
         "forward": "irfft(Tensor x, int? n, int dim, str? norm, str? op_kernel=None) -> Tensor",

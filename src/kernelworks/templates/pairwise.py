@@ -28,7 +28,7 @@ from kernelworks.templates.pairwise_arguments import ARGUMENTS, BENCH_CASES, CAS
 from kernelworks.templates.pairwise_mutants import mutants_of, squared_distances
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["Pairwise", "PairwiseEntry", "length_scale_of"]
+__all__ = ["Pairwise", "PairwiseEntry", "length_scale_of", "rows_in_parts"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32's subnormals
@@ -102,6 +102,19 @@ def _rows_that_fit(x: Tensor, y: Tensor) -> int:
     if torch.compiler.is_compiling() or is_transform_active() or rows * each <= ALWAYS:
         return rows
     return max(1, min(rows, _free_bytes(x.device.type) // (2 * each)))
+
+
+def rows_in_parts(of_rows: Callable[..., Tensor], x: Tensor, *rest: Tensor) -> Tensor:
+    """``of_rows(x, *rest)``, by parts of the rows where K (of x and the first of the rest) would not fit the memory
+    that is free."""
+    rows = _rows_that_fit(x, rest[0])
+    if rows >= x.shape[0]:
+        return of_rows(x, *rest)
+    parts = (x[first : first + rows] for first in range(0, x.shape[0], rows))
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, *rest)):
+        return torch.cat([of_rows(part, *rest) for part in parts])
+    again = functools.partial(checkpoint, of_rows, use_reentrant=False)  # K is made again, not kept
+    return torch.cat([again(part, *rest) for part in parts])
 
 
 # ---------------------------------------------------------------- the template
@@ -201,14 +214,7 @@ class Pairwise(OpPackage):
 
     def native(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor) -> Tensor:
         """As torch's users write it; by parts of the rows where K would not fit the memory that is free."""
-        rows = _rows_that_fit(x, y)
-        if rows >= x.shape[0]:
-            return self._rows_of_output(x, y, v, length_scale)
-        parts = (x[first : first + rows] for first in range(0, x.shape[0], rows))
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, y, v, length_scale)):
-            return torch.cat([self._rows_of_output(part, y, v, length_scale) for part in parts])
-        again = functools.partial(checkpoint, self._rows_of_output, use_reentrant=False)  # K is made again, not kept
-        return torch.cat([again(part, y, v, length_scale) for part in parts])
+        return rows_in_parts(self._rows_of_output, x, y, v, length_scale)
 
     def _rows_of_output(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor) -> Tensor:
         wide = [t.to(torch.float32) if t.dtype.itemsize < 4 else t for t in (x, y, v, length_scale)]

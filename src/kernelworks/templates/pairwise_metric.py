@@ -23,7 +23,17 @@ from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mu
 from kernelworks.contract.arguments import Argument, check_of, errors_of, schema_of
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.templates.op_package import OpPackage
-from kernelworks.templates.pairwise import RETURNS, SMALLEST, U32, _chain, _decline_large, _dims, _plain, _summed
+from kernelworks.templates.pairwise import (
+    RETURNS,
+    SMALLEST,
+    U32,
+    _chain,
+    _decline_large,
+    _dims,
+    _plain,
+    _summed,
+    rows_in_parts,
+)
 from kernelworks.templates.pairwise_arguments import ARGUMENTS, BENCH_CASES, DEVICE_BENCH_CASES
 from kernelworks.templates.torch_kernels import python_kernels
 
@@ -174,8 +184,12 @@ class MetricPairwise(OpPackage):
         return self._in_torch(self.metric.value, (x, y, v, length_scale), numbers, named)
 
     def native(self, x: Tensor, y: Tensor, v: Tensor, length_scale: Tensor, *numbers: Any, **named: Any) -> Tensor:
-        """As torch's users write it."""
-        return self._in_torch(self.metric.matrix, (x, y, v, length_scale), numbers, named)
+        """As torch's users write it; by parts of the rows where K would not fit the memory that is free."""
+
+        def of_rows(*tensors: Tensor) -> Tensor:
+            return self._in_torch(self.metric.matrix, tensors, numbers, dict(named))
+
+        return rows_in_parts(of_rows, x, y, v, length_scale)
 
     def _in_torch(
         self, matrix: Callable[..., Tensor], tensors: Sequence[Tensor], numbers: Any, named: dict[str, Any]

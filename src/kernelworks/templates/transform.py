@@ -26,7 +26,7 @@ from kernelworks.templates.mutants import generic
 from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["LINEAR_KINDS", "Transform", "line_cases"]
+__all__ = ["LINEAR_KINDS", "Transform", "TransformEntry", "line_cases"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 SMALLEST = 2.0**-149  # of float32
@@ -168,7 +168,7 @@ class Transform(OpPackage):
         )
         ops: list[Op] = []
         kernels = [
-            triton_kernel(self.folder, guard=self.decline_on_gpu),
+            *([triton_kernel(self.folder, guard=self.decline_on_gpu)] if (self.folder / "triton.py").exists() else ()),
             *cpp_kernels(self.folder, forward=self._forward, backward=self._backward, guard=self.decline),
             *python_kernels(
                 self.contract, forward, backward, self.definition, lambda: ops[0], torch_backward=self._torch_backward
@@ -238,6 +238,21 @@ class Transform(OpPackage):
 
     def _dtype(self, x: Tensor) -> torch.dtype:
         return self.dtype or x.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformEntry(Transform):
+    """An op that is an entry of a table: the op package's sources say all entries, each by the name of its op."""
+
+    op_name: str
+    own_mutants: Sequence[Mutant] = ()
+
+    @property
+    def name(self) -> str:
+        return self.op_name
+
+    def op(self, mutants: Sequence[Mutant] = (), **more: Any) -> Op:
+        return super().op((*mutants, *self.own_mutants), **more)
 
 
 # ---------------------------------------------------------------- cases

@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.order import COMPILERS, stage
+from kernelworks.diagnose.fix.output_check import fits_whole
 from kernelworks.diagnose.fix.time_limits import part_s, seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange, Scene
 from kernelworks.diagnose.optimizations.torch_compile import compile_options, root_of
@@ -61,7 +62,10 @@ def check_compiled(
         raised = _raises(sample, together)
         if raised:
             return f"what is compiled raises {raised} on {name}", None
-        found = compare([sample], most_s, most_s, changed=lambda module: together, untouched=together.is_untouched)
+        found = compare(
+            [sample], most_s, most_s, changed=lambda module: together, untouched=together.is_untouched,
+            whole=fits_whole(scene, most_s),
+        )  # fmt: skip
         checked += bool(found.against)
         if found.against and not found.agrees:
             why = f"what is compiled is wrong on {name} ({found.note or f'relative error {found.after:.1e}'})"

@@ -13,7 +13,7 @@ from kernelworks.diagnose.verify.agreement import Agreement, compare
 from kernelworks.diagnose.verify.training_steps import STEPS, same_steps
 from kernelworks.profile.budget import BudgetExceeded, rounded_up
 
-__all__ = ["check_outputs"]
+__all__ = ["check_outputs", "fits_whole"]
 
 JUDGING = 40  # runs of the program to compare its modules: in float64, and with roundings added, a run is slower
 MAX_ALLOWED_ERROR = 0.1  # relative error of what was allowed to change numbers: beyond it the outputs are wrong
@@ -47,6 +47,12 @@ def _allowed(one: Try, together: CombinedChange, kept: Sequence[Try]) -> Combine
     return CombinedChange(found) if found else None
 
 
+def fits_whole(scene: Scene, seconds: float) -> bool:
+    """Whether the program's own arguments, of their own sizes, are compared in so many seconds. What is compiled or
+    captured holds the sizes that it was given: on others it would be made, and compared, anew."""
+    return FLOAT64_RUNS * scene.wall <= seconds
+
+
 def _of_fixed_sizes(one: Try, together: CombinedChange, kept: Sequence[Try]) -> list[Try]:
     """What is compiled or captured among the changes."""
     held = {id(change) for change in together.changes}
@@ -58,8 +64,7 @@ def _compared(scene: Scene, one: Try, together: CombinedChange, kept: Sequence[T
     assert scene.budget is not None
     fixed = _of_fixed_sizes(one, together, kept)
     compiling_s = sum(other.promise.cost_s for other in fixed if other.promise is not None)
-    # What is compiled or captured holds the sizes that it was given: on others it would be made, and compared, anew.
-    whole = bool(fixed) and FLOAT64_RUNS * scene.wall <= seconds_to_end(scene) / 2
+    whole = bool(fixed) and fits_whole(scene, seconds_to_end(scene) / 2)
     again_s = compiling_s if fixed and not whole else 0.0
     if together.random is not None and draws(scene):
         again_s = compiling_s
