@@ -7,20 +7,20 @@ from html import escape
 
 from kernelworks.records import MapKernel, MapOp
 from kernelworks.report import quantity
-from kernelworks.report.family_readings import FAMILY_READINGS
+from kernelworks.report.family_readings import family_readings
 
 __all__ = ["MAP_SCRIPTS", "MAP_STYLES", "map_parts"]
 
 MAP_STYLES, MAP_SCRIPTS = ("style/map.css",), ("style/map.js",)
 
-PLAIN = ("torch", "reference")  # kernels that need no certificate
+PLAIN_KERNELS = ("torch", "reference")  # kernels that need no certificate
 
 
 def map_parts(ops: Sequence[MapOp]) -> tuple[str, list[str]]:
     """Title and body of the page."""
     families = list(dict.fromkeys(op.family for op in ops))
     verified = sum(kernel_state(kernel) == "verified" for op in ops for kernel in op.kernels)
-    ours = sum(kernel.name not in PLAIN for op in ops for kernel in op.kernels)
+    ours = sum(kernel.name not in PLAIN_KERNELS for op in ops for kernel in op.kernels)
     parts = [
         "<h1>Kernel map</h1>",
         f'<p class="sentence">{len(ops)} ops in {len(families)} families; {verified} of {ours} kernels are verified '
@@ -37,14 +37,14 @@ def map_parts(ops: Sequence[MapOp]) -> tuple[str, list[str]]:
 
 def kernel_state(kernel: MapKernel) -> str:
     """``verified``, ``unverified``, or ``plain`` if it needs no certificate."""
-    if kernel.name in PLAIN:
+    if kernel.name in PLAIN_KERNELS:
         return "plain"
     return "verified" if kernel.certificate and not kernel.reason else "unverified"
 
 
 def _family(family: str, ops: Sequence[MapOp]) -> Iterator[str]:
     yield f'<section class="family"><h2 id="{escape(family)}">{escape(family)}</h2>'
-    reading = FAMILY_READINGS.get(family)
+    reading = family_readings().get(family)
     if reading is not None:
         rows = (("in a model", reading.model), ("as a kernel", reading.kernel), ("how it fails", reading.failure))
         yield '<dl class="reading">'
@@ -60,7 +60,7 @@ def _op(op: MapOp) -> str:
     marks = " ".join(
         f'<span class="kernel {kernel_state(kernel)}">{escape(kernel.name)}</span>'
         for kernel in op.kernels
-        if kernel.name not in PLAIN
+        if kernel.name not in PLAIN_KERNELS
     )
     lines = [f"<li><code>{escape(call)}</code></li>" for call in op.calls]
     lines += [f"<li>{escape(kernel.name)}: {escape(_standing(kernel))}</li>" for kernel in op.kernels]
