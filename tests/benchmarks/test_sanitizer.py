@@ -110,12 +110,14 @@ def _every(op: Op, kernel: str) -> set[str]:
 
 
 # A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's. The
-# gradient of a sum is the same scan backwards: the scan of gradients is cumprod's. The gated delta rule goes two ways,
-# each a kernel of its own. Cells of recurrent layers call the functions of activations, whose kernel is of elements.
-# The gradient of a mean is a view.
+# gradient of a sum is the same scan backwards: the scan of gradients is cumprod's. The gated delta rule goes two
+# ways, each a kernel of its own, as its gradients are. Cells of recurrent layers call the functions of activations,
+# whose kernel is of elements. The gradient of a mean is a view.
 UNREACHED = {
     "sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"}),
-    "gated_delta_rule.triton": frozenset({"_chunked"}), "gated_delta_rule.triton_chunked": frozenset({"_recurrent"}),
+    "gated_delta_rule.triton": frozenset({"_chunked", "_states", "_backward", "_of_vectors"}),
+    "gated_delta_rule.triton_chunked": frozenset({"_recurrent", "_states", "_backward", "_of_vectors"}),
+    "gated_delta_rule.triton_backward": frozenset({"_recurrent"}),
     "gru.triton": frozenset({"_elements"}), "lstm.triton": frozenset({"_elements"}),
     "mean.triton": frozenset({"_elements"}),
 }  # fmt: skip

@@ -277,6 +277,15 @@ CASES: dict[str, Case] = {
         ),
         lambda *a, **n: kw.gated_delta_rule(*a, **n)[0], lambda *a: kw.gated_delta_rule(*a, kernel="reference")[0],
     ),
+    "linear_attention": Case({"B": 2, "T": 3, "H": 2}, lambda B, T, H: (t(B, T, H, 4), t(B, T, H, 4), t(B, T, H, 5)),
+                             lambda *a, **n: kw.linear_attention(*a, **n)[0],
+                             lambda *a: kw.linear_attention(*a, kernel="reference")[0]),
+    "ssd": Case(
+        {"B": 2, "T": 3, "H": 2}, lambda B, T, H: (
+            t(B, T, H, 5), t(B, T, H).sigmoid().detach(), -t(H).detach().abs(), t(B, T, H, 4), t(B, T, H, 4)
+        ),
+        kw.ssd, functools.partial(kw.ssd, kernel="reference"),
+    ),
     "lstm": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(20, 4), t(20, 5), t(20), t(20), t(B, 5), t(B, 5)),
                  kw.lstm, by_definition("lstm")),
     "gru": Case({"T": 3, "B": 2}, lambda T, B: (t(T, B, 4), t(15, 4), t(15, 5), t(15), t(15), t(B, 5)),

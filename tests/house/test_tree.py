@@ -89,8 +89,8 @@ STARTED = {
 # Imported when the op package's kernel is loaded, by what names them there, or by bench.
 KERNEL_MODULES = {
     "triton.py": ("triton_kernel(", "TEMPLATE.op(", "TABLE.op("), "sm90.py": ("cuda_kernel(",),
-    "triton_chunked.py": ('module="triton_chunked"',), "searched.py": ("searched_kernel(",),
-    "baselines.py": ("CONTRACT",),
+    "triton_chunked.py": ('module="triton_chunked"',), "triton_backward.py": ('module="triton_backward"',),
+    "searched.py": ("searched_kernel(",), "baselines.py": ("CONTRACT",),
 }  # fmt: skip
 DATA = {".toml", ".json", ".css", ".js", ".md"}
 

@@ -106,6 +106,9 @@ def norms(x: Tensor, a: Arrays) -> None:
 def scans(x: Tensor) -> None:
     assert_type(kw.cumsum(x, 0), Tensor)
     assert_type(kw.gated_delta_rule(x, x, x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
+    assert_type(kw.linear_attention(x, x, x, output_final_state=True), tuple[Tensor, Tensor | None])
+    assert_type(kw.ssd(x, x, x, x, x), Tensor)
+    assert_type(kw.ssd(x, x, x, x, x, return_final_states=True), tuple[Tensor, Tensor])
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
     assert_type(kw.gru(x, x, x, h_0=x, reverse=True), tuple[Tensor, Tensor])
     assert_type(kw.lstm(x, x, x, x, x, h_0=x, c_0=x), tuple[Tensor, Tensor, Tensor])

@@ -29,6 +29,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 16,
     },
     "Mamba": {"state_size": 4},
+    "Mamba2": {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 2, "chunk_size": 16},
     "Lfm2": {
         "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
         "layer_types": ["conv", "full_attention", "conv"],
@@ -97,6 +98,23 @@ def test_a_training_step_has_the_models_gradients() -> None:
     for (of, a), b in zip(plain.named_parameters(), swapped.parameters(), strict=True):
         if a.grad is not None:
             torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-6, msg=of)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_prompt_of_mamba2_is_the_models(train: bool) -> None:
+    plain = model("Mamba2")
+    swapped, kernel = copy.deepcopy(plain), next((k for k in ("avx512", "avx2") if k in KERNELS), "torch")
+    named = "torch" if kernel == "torch" else f"{kernel}_chunked"
+    with only(named) as taken, kw.swap(swapped, verbose=False), torch.set_grad_enabled(train):
+        got, want = (run(ids(37), labels=ids(37)) for run in (swapped, plain))
+        torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-5)
+        if train:
+            got.loss.backward()
+            want.loss.backward()
+            for (of, a), b in zip(plain.named_parameters(), swapped.named_parameters(), strict=True):
+                if a.grad is not None:
+                    torch.testing.assert_close(b[1].grad, a.grad, rtol=1e-3, atol=1e-6, msg=of)
+    assert named == "torch" or ("ssd", "forward") in taken
 
 
 def test_a_function_that_somebody_sets_later_is_theirs() -> None:

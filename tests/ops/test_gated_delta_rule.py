@@ -99,3 +99,29 @@ def test_a_model_runs_and_generates_on_it(monkeypatch: pytest.MonkeyPatch) -> No
         torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
         assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0), tokens)
     assert set(calls) == {21, 1}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_training_step_takes_our_gradients(compiled: bool) -> None:
+    args = _made(70, raw=True)
+    leaves = {name: value.clone().requires_grad_() for name, value in args.items() if isinstance(value, Tensor)}
+
+    def step(kernel: str, **given: Any) -> Tensor:
+        output, state = kw.gated_delta_rule(**args | given, kernel=kernel)
+        assert state is not None
+        return output.square().sum() + state.square().sum()
+
+    run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
+    want = torch.autograd.grad(step("reference", **leaves), list(leaves.values()))
+    for got, right in zip(
+        torch.autograd.grad(run("avx2_backward", **leaves), list(leaves.values())), want, strict=True
+    ):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_gradients_that_are_wanted_are_made() -> None:
+    args = _made(20) | {"output_final_state": False}
+    args["k"] = args["k"].clone().requires_grad_()
+    (ours,) = torch.autograd.grad(kw.gated_delta_rule(**args, kernel="avx2_backward")[0].sum(), args["k"])
+    (right,) = torch.autograd.grad(kw.gated_delta_rule(**args, kernel="reference")[0].sum(), args["k"])
+    torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5)

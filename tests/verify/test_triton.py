@@ -56,6 +56,10 @@ SPILLS: dict[tuple[str, str], int] = {
     ("attention", "_keys"): 1616,
     ("attention", "_queries"): 440,
     # The same sweeps at a head_dim of 128; of 256 for gradients of keys, where larger tiles spill 1888.
+    # A head's state and its gradient in registers, some columns of both: 128 bytes with 8 warps, 296 with 16.
+    ("gated_delta_rule", "_backward"): 128,
+    # The same in ssd: 16 bytes of 16-bit inputs, 480 of float32 at N = 128.
+    ("ssd", "_backward"): 16,
     ("varlen_attn", "_packed"): 96,
     ("varlen_attn", "_packed_keys"): 312,
     # attention's sweeps over lists, the same cuts.

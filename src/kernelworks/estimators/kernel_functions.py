@@ -60,11 +60,13 @@ class KernelFunction:
         op = OPS[KERNELS[self.name][0]]
         scale = torch.tensor(self.length_scale, dtype=torch.float32, device=x.device)
         rest = (y, v, scale, *self._numbers.values())
-        rows = x.shape[0]
+        rows = max(1, x.shape[0])
         if op.choice((x, *rest), None).native:  # torch stores K: a few rows of it at a time
             rows = max(16, STORED_NUMBERS // max(y.shape[0], 1))
-        made = [op(part, *rest) for part in x.split(max(rows, 1))]
-        return made[0] if len(made) == 1 else torch.cat(made)
+        made = x.new_empty(x.shape[0], v.shape[1])
+        for first in range(0, x.shape[0], rows):  # a list of small results would stand between freed blocks of K
+            made[first : first + rows] = op(x[first : first + rows], *rest)
+        return made
 
     def block(self, x: Tensor, y: Tensor) -> Tensor:
         """K(x, y) [N, M] itself, in the dtype of x."""

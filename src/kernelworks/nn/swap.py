@@ -165,10 +165,10 @@ def swap(
     Replaced are, on each instance and never on a class: ``nn.Linear``, ``nn.LayerNorm``, ``nn.RMSNorm``, ``nn.GELU``,
     ``nn.Softmax``, ``nn.InstanceNorm1d`` to ``3d``, ``nn.CrossEntropyLoss`` and, where no gradient is wanted,
     ``nn.LSTM`` and ``nn.GRU``; transformers' RMSNorm, gated MLP with SiLU or GELU, GELU classes, rotary embedding,
-    loss, experts of a mixture, the gated delta rule and causal convolutions of recurrent layers, and attention through
-    transformers' registry; and, in any other module, the calls of ``torch.nn.functional`` that kernelworks has an op
-    for. Parameters, buffers, hooks, the modules themselves and ``state_dict`` stay the same objects, with no copy of a
-    weight.
+    loss, experts of a mixture, the gated delta rule, Mamba-2's scan and causal convolutions of recurrent layers, and
+    attention through transformers' registry; and, in any other module, the calls of ``torch.nn.functional`` that
+    kernelworks has an op for. Parameters, buffers, hooks, the modules themselves and ``state_dict`` stay the same
+    objects, with no copy of a weight.
 
     A module is left as it is if no tuning record says that a kernel of ours may be faster on this kind of machine, in
     its dtype and for its sizes. In one that is replaced each call takes the kernel that its tuning record names, which

@@ -1,8 +1,9 @@
-"""The functions of transformers' recurrent layers: the gated delta rule and the causal convolutions before it.
+"""The functions of transformers' recurrent layers: gated delta rule, Mamba-2's scan, the causal convolutions before.
 
 A file of transformers with such a layer (Qwen3-Next, Qwen3.5, Mamba, LFM2, ...) holds functions of its own in torch,
 each wrapped so that an optional package's kernel takes its place where one is installed. Those that run torch's are
-served by our ops: ``gated_delta_rule`` for a prompt and for a step, ``causal_conv1d`` and ``causal_conv1d_update``.
+served by our ops: ``gated_delta_rule`` for a prompt and for a step, ``ssd``, ``causal_conv1d`` and
+``causal_conv1d_update``.
 Such a function has loops, so it is not followed on symbols: it is recognised by its name and by transformers' files,
 and each one's values are compared with the op's before it is replaced.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,7 @@ from kernelworks.nn.originals import is_from_package, unwrap_decorators
 from kernelworks.ops.convolution.causal_conv1d import OP as CAUSAL_CONV1D
 from kernelworks.ops.convolution.causal_conv1d_update import OP as CAUSAL_CONV1D_UPDATE
 from kernelworks.ops.scan.gated_delta_rule import OP as GATED_DELTA_RULE
+from kernelworks.ops.scan.ssd import OP as SSD
 
 __all__ = ["known_recurrence"]
 
@@ -95,6 +98,38 @@ def _delta_rule(function: Callable[..., Any]) -> Callable[..., Any]:
     return gated_delta_rule
 
 
+def _scanned(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None, dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments of ``ssd``: all in float32, as transformers computes, and steps of time as they are used."""
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dt.dtype)
+    if dt_softplus:
+        dt = torch.nn.functional.softplus(dt)
+    dt = torch.clamp(dt, min=dt_limit[0], max=dt_limit[1])
+    wide = (None if t is None else t.float() for t in (x, dt, A, B, C, D, initial_states))
+    return *wide, None, return_final_states
+
+
+def _chunk_scan(function: Callable[..., Any]) -> Callable[..., Any]:
+    def mamba2_chunk_scan(
+        hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int, *rest: Any, **named: Any
+    ) -> Any:  # fmt: skip
+        options = dict(zip(_SCAN, rest, strict=False)) | named
+        if _is_plain(options):
+            with contextlib.suppress(*CONTRACT_ERRORS):
+                asked = _scanned(
+                    hidden_states, dt, A, B, C, **{n: value for n, value in options.items() if n in _SCAN}
+                )  # fmt: skip
+                if expressible(*(t for t in asked if isinstance(t, Tensor))) and not prefers_torch(SSD, *asked):
+                    return SSD.call(*asked, None, None)
+        return function(hidden_states, dt, A, B, C, chunk_size, *rest, **named)
+
+    return mamba2_chunk_scan
+
+
 def _convolution(function: Callable[..., Any]) -> Callable[..., Any]:
     def causal_conv1d_fn(
         hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **named: Any
@@ -159,6 +194,30 @@ def _is_delta_rule(function: Callable[..., Any]) -> bool:
     return True
 
 
+def _is_chunk_scan(function: Callable[..., Any]) -> bool:
+    """Of a sequence that no chunk divides and of one step, with and without a state, with steps of time as they are and
+    as a layer hands them over."""
+    for steps in (37, 1):
+        x, dt, rates, b, c, skips, bias, states = _drawn(
+            (2, steps, 4, 3), (2, steps, 4), (4,), (2, steps, 2, 5), (2, steps, 2, 5), (4,), (4,), (2, 4, 3, 5)
+        )
+        plain: dict[str, Any] = {"initial_states": states, "return_final_states": True, "D": skips}
+        raw: dict[str, Any] = {
+            "dt_bias": bias,
+            "dt_softplus": True,
+            "dt_limit": (0.1, 0.9),
+            "return_final_states": True,
+            "D": skips,
+        }
+        for times, named in ((dt.sigmoid(), plain), (dt, raw)):
+            given = (x, times, -rates.abs(), b, c)
+            with default_torch_modes(), torch.no_grad():
+                got, want = function(*given, 16, **named), SSD.composite(*_scanned(*given, **named))
+                if not all(_close(a, w) for a, w in zip(got, want, strict=True)):
+                    return False
+    return True
+
+
 def _is_convolution(function: Callable[..., Any]) -> bool:
     x, weight, bias = _drawn((2, 3, 7), (3, 4), (3,))
     with default_torch_modes(), torch.no_grad():
@@ -186,9 +245,11 @@ def _is_convolution_update(function: Callable[..., Any]) -> bool:
 
 
 _STATE = ("initial_state", "output_final_state", "use_qk_l2norm_in_kernel")  # in the order of transformers' arguments
+_SCAN = ("D", "dt_bias", "initial_states", "dt_softplus", "dt_limit", "return_final_states")  # behind chunk_size
 _FUNCTIONS: dict[str, tuple[Any, Callable[..., bool], Callable[..., Any]]] = {
     "torch_chunk_gated_delta_rule": (GATED_DELTA_RULE, _is_delta_rule, _delta_rule),
     "torch_recurrent_gated_delta_rule": (GATED_DELTA_RULE, _is_delta_rule, _delta_rule),
+    "mamba2_chunk_scan": (SSD, _is_chunk_scan, _chunk_scan),
     "causal_conv1d_fn": (CAUSAL_CONV1D, _is_convolution, _convolution),
     "causal_conv1d_update": (CAUSAL_CONV1D_UPDATE, _is_convolution_update, _convolution_update),
 }

@@ -105,6 +105,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "cumprod",
         "cumsum",
         "gated_delta_rule",
+        "linear_attention",
+        "ssd",
     ),
     "selection": (
         "sort",

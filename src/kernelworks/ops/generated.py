@@ -113,6 +113,8 @@ if TYPE_CHECKING:
     from kernelworks.ops.scan.cumprod import cumprod as cumprod
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
+    from kernelworks.ops.scan.linear_attention import linear_attention as linear_attention
+    from kernelworks.ops.scan.ssd import ssd as ssd
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
@@ -198,6 +200,7 @@ if TYPE_CHECKING:
         "leaky_relu",
         "linear",
         "linear_add",
+        "linear_attention",
         "linear_cross_entropy",
         "linear_gelu",
         "linear_silu_mul",
@@ -243,6 +246,7 @@ if TYPE_CHECKING:
         "softshrink",
         "softsign",
         "sort",
+        "ssd",
         "std",
         "sum",
         "tanh",
@@ -691,6 +695,14 @@ SCHEMAS = {
     "gated_delta_rule": {
         "forward": "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "gated_delta_rule_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float? scale, Tensor? initial_state, bool output_final_state, bool use_qk_l2norm_in_kernel, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    },
+    "linear_attention": {
+        "forward": "linear_attention(Tensor q, Tensor k, Tensor v, float? scale, Tensor? initial_state, bool output_final_state, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "linear_attention_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, float? scale, Tensor? initial_state, bool output_final_state, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "ssd": {
+        "forward": "ssd(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? initial_states, Tensor? seq_idx, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "ssd_backward(Tensor grad_output, Tensor? grad_final_states, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? initial_states, Tensor? seq_idx, bool return_final_states, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     },
     "sort": {
         "forward": "sort(Tensor x, int dim, bool descending, bool stable, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernelworks.contract import UNIT_ROUNDOFF
 
-__all__ = ["CHUNK", "U32", "added_up", "state_error"]
+__all__ = ["CHUNK", "U32", "added_up", "backward_sizes", "state_error"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 CHUNK = 64  # steps that a kernel takes at once, at most, from a multiple of it on
@@ -44,3 +44,19 @@ def state_error(norms: Tensor, local: Tensor, first: Tensor) -> Tensor:
     for t in range(local.shape[-2]):
         found.append(norms[..., t, :] * found[-1] + local[..., t, :])
     return torch.stack(found, -2)
+
+
+def backward_sizes(decay: Tensor, reads: Tensor, writes: Tensor, arriving: Tensor) -> Tensor:
+    """What is added up of the gradient of the state behind each step [.., T, V], with what its own step reads: of
+    decays [.., T, 1], norms of what each step's output and its update send back [.., T, V], and norms of what arrives
+    from the step after it [.., T, V]. As ``added_up``, from the other end: a chunk begins with what arrives at its end.
+    """
+    count = reads.shape[-2]
+    found: list[Tensor] = []
+    m = torch.zeros_like(reads[..., :1, :]).squeeze(-2)
+    for t in reversed(range(count)):
+        if t == count - 1 or (t + 1) % CHUNK == 0:
+            m = arriving[..., t, :]
+        found.append(m + reads[..., t, :])
+        m = decay[..., t, :] * (found[-1] + writes[..., t, :])
+    return torch.stack(found[::-1], -2) if found else reads

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernelworks.build.kernels import cpp_kernels, triton_kernel
+from kernelworks.build.kernels import cpp_kernels, triton_kernel, with_libraries
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import Kernel, Request
 from kernelworks.contract.arguments import schema_of
@@ -60,7 +60,7 @@ def gated_delta_rule(
 
     Error bound: u |output| for the last rounding, and the error of the state read by the query; a column of the state
     is off by at most ``e_t = e^g_t max(1, |1 - beta |k|^2|) e_{t-1} + l_t``, with l_t what a step rounds in float32
-    (README.md).
+    (README.md). That of the gradients runs the other way, by the same matrices.
     Cost: 7 flop an element of the state a step; reads its arguments once, and writes output and state once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Yang, Kautz and Hatamizadeh 2025, arXiv:2412.06464.
@@ -97,23 +97,64 @@ def _forward(
     return (output, last) if output_final_state else output
 
 
+def new_gradients(given: tuple[Tensor | None, ...], needs: list[bool]) -> tuple[Tensor, ...]:
+    """Room for the gradients that are wanted of tensors that are given; empty for others."""
+    some = next(t for t in given if t is not None)
+    return tuple(
+        t.new_empty(t.shape) if t is not None and need else some.new_empty(0)
+        for t, need in zip(given, needs, strict=True)
+    )
+
+
 def _few_steps(request: Request) -> str | None:
     steps = request.args["q"].shape[1]
     return f"takes {LEAST} steps or more at once, got {steps}" if steps < LEAST else None
 
 
-def _small_chunk(request: Request) -> str | None:
+def _small_key(request: Request) -> str | None:
     dim = request.args["q"].shape[3]
-    return f"takes keys of up to {MOST_KEYS} elements, got {dim}" if dim > MOST_KEYS else _few_steps(request)
+    return f"takes keys of up to {MOST_KEYS} elements, got {dim}" if dim > MOST_KEYS else None
+
+
+def _small_chunk(request: Request) -> str | None:
+    return _small_key(request) or _few_steps(request)
+
+
+def _backward(
+    forward_lib: Any, lib: Any, grad: Tensor, grad_state: Tensor | None, q: Tensor, k: Tensor, v: Tensor, g: Tensor,
+    beta: Tensor, scale: float | None, initial_state: Tensor | None, output_final_state: bool,
+    use_qk_l2norm_in_kernel: bool, needs: list[bool], out: Any = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    given = (q, k, v, g, beta, initial_state)
+    made = out if out is not None else new_gradients(given, needs)
+    first, last = (None if t is None else t.contiguous() for t in (initial_state, grad_state))
+    kernel, threads = choose_threads(
+        lib.gated_delta_rule_backward, 4 * NANOSECONDS * (q.shape[1] + 4) * math.prod(state_shape(q, v))
+    )  # fmt: skip
+    kernel(
+        *(to if need and t is not None else None for to, need, t in zip(made, needs, given, strict=True)), _flat(grad),
+        last, _flat(q), _flat(k), _flat(v), g, beta, first, scale_of(scale, q.shape[3]), use_qk_l2norm_in_kernel,
+        threads,
+    )  # fmt: skip
+    return tuple(made)
 
 
 def _cpp_kernels() -> list[Kernel]:
-    """By chunks, and step by step. No kernel of ours makes gradients yet: they are torch's."""
+    """By chunks, the same with gradients, and step by step."""
     wide = ("avx512", "avx2")
     chunked = cpp_kernels(PACKAGE, forward=_forward, targets=dict.fromkeys(wide, "chunked.cpp"), guard=_few_steps)
+    both = cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets=dict.fromkeys(wide, "chunked.cpp"))
+    sources = (PACKAGE / "chunked.cpp", PACKAGE / "backward.cpp")
     return [
         *(dataclasses.replace(op_kernel, name=f"{op_kernel.target}_chunked") for op_kernel in chunked),
         *cpp_kernels(PACKAGE, forward=_forward),
+        *(
+            dataclasses.replace(
+                with_libraries(op_kernel, sources, forward=_forward, backward=_backward, first=1),
+                name=f"{op_kernel.target}_backward",
+            )
+            for op_kernel in both
+        ),
     ]
 
 
@@ -121,10 +162,7 @@ def _fake_backward(
     grad: Tensor, grad_state: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: Any, state: Any,
     final: bool, normal: bool, needs: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    given = (q, k, v, g, beta, state)
-    return tuple(
-        t.new_empty(t.shape) if t is not None and need else q.new_empty(0) for t, need in zip(given, needs, strict=True)
-    )
+    return new_gradients((q, k, v, g, beta, state), needs)
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
@@ -144,6 +182,7 @@ OP: Op = Op(
     [
         triton_kernel(PACKAGE, guard=_small_chunk, passes=("forward",), name="triton_chunked", module="triton_chunked"),
         triton_kernel(PACKAGE, passes=("forward",)),
+        triton_kernel(PACKAGE, guard=_small_key, name="triton_backward", module="triton_backward"),
         *_cpp_kernels(),
         *python_kernels(CONTRACT, FORWARD, BACKWARD, composite, lambda: OP),
     ],

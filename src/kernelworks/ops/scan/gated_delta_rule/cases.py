@@ -96,7 +96,9 @@ def _cases() -> Iterator[Case]:
     yield case(2, 3, 0, 0, 4, 4)
     yield case(2, 7, 2, 4, 8, 8, state=False)
     yield case(2, 7, 2, 4, 8, 8, state=False, final=False)
-    yield case(2, 0, 1, 2, 8, 8, state=False)
+    yield case(2, 0, 1, 2, 8, 8, state=False, gradients=False)  # nothing flows into the state that depends on an input
+    yield case(4, 1, 8, 16, 1, 1)  # few roundings, many numbers
+    yield case(2, 2, 8, 16, 2, 1)
     yield case(1, 9, 1, 1, 8, 8, final=False, scale=0.0)
     yield case(1, 9, 1, 1, 8, 8, scale=-1.5)
     for name, change in (
@@ -118,6 +120,7 @@ DEVICE_CASES = (
     case(1, 300, 4, 8, 128, 128, raw=True, gradients=False),
     case(8, 1, 16, 32, 128, 128, raw=True, gradients=False),
     case(2, 130, 2, 2, 256, 256, gradients=False),
+    case(2, 50, 2, 4, 128, 100, raw=True),
 )
 # As Qwen3-Next has it: a prompt, a step of one sequence, a step of eight.
 BENCH_CASES = (

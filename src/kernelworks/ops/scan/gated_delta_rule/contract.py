@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +14,20 @@ from kernelworks.contract.continuation import Continuation
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.scan.gated_delta_rule.cases import BENCH_CASES, CASES, DEVICE_BENCH_CASES, DEVICE_CASES
-from kernelworks.templates.recurrence import CHUNK, U32, added_up, state_error
+from kernelworks.ops.scan.gated_delta_rule.definition import (
+    EPS,
+    normalised_vectors,
+    scale_of,
+    state_errors,
+    steps,
+    sum_roundings,
+)
+from kernelworks.ops.scan.gated_delta_rule.gradient_bound import gradient_bound
+from kernelworks.templates.recurrence import U32
 
 __all__ = ["ARGUMENTS", "CONTRACT", "EPS", "MAX_DIM", "normalised_vectors", "reference", "scale_of", "state_shape"]
 
 MAX_DIM = 256  # of a head's key and of its value
-EPS = 1e-6  # beside a key's squared length, as fla and transformers have it
 STATE_DTYPE = torch.float32
 RECURRENCE_ARGUMENTS = (
     "q",
@@ -51,58 +59,11 @@ check = check_of(
 )
 
 
-def scale_of(scale: float | None, dim: int) -> float:
-    return float(dim**-0.5 if scale is None else scale)
-
-
 def state_shape(q: Any, v: Any) -> tuple[int, ...]:
     return (q.shape[0], v.shape[2], q.shape[3], v.shape[3])
 
 
 # ---------------------------------------------------------------- the definition
-
-
-def normalised_vectors(x: Tensor) -> Tensor:
-    """Brought to a length of 1 along the last dimension."""
-    return x * (x.square().sum(-1, keepdim=True) + EPS).rsqrt()
-
-
-def _by_head(x: Tensor, heads: int) -> Tensor:
-    """[B, T, H, D] as [B, Hv, T, D]."""
-    return x.repeat_interleave(heads // max(x.shape[2], 1), 2).transpose(1, 2)
-
-
-class Steps(NamedTuple):
-    """What one call went through, [B, Hv, T, ..]: arguments as steps read them, states before each step and behind the
-    last [B, Hv, T + 1, K, V], and what each step wrote beside its key."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    decay: Tensor
-    beta: Tensor
-    states: Tensor
-    written: Tensor
-
-
-def steps(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor | None, normal: bool
-) -> Steps:  # fmt: skip
-    heads, count = v.shape[2], v.shape[1]
-    if normal:
-        q, k = normalised_vectors(q), normalised_vectors(k)
-    q, k = _by_head(q, heads), _by_head(k, heads)
-    v, decay, beta = v.transpose(1, 2), g.transpose(1, 2).exp().unsqueeze(-1), beta.transpose(1, 2).unsqueeze(-1)
-    state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3])) if initial_state is None else initial_state
-    states, written = [state], []
-    for t in range(count):
-        state = decay[:, :, t, :, None] * state
-        known = (k[:, :, t, None, :] @ state).squeeze(-2)
-        written.append(beta[:, :, t] * (v[:, :, t] - known))
-        state = state + k[:, :, t, :, None] * written[-1][:, :, None, :]
-        states.append(state)
-    made = torch.stack(written, 2) if written else v
-    return Steps(q, k, v, decay, beta, torch.stack(states, 2), made)
 
 
 def reference(
@@ -118,48 +79,14 @@ def reference(
 # ---------------------------------------------------------------- bounds
 
 
-class Errors(NamedTuple):
-    """[B, Hv, T, V] but for the state's [B, Hv, T + 1, V]: norms of what is added up before a step and of what it
-    writes, and how far each column of the state is off."""
-
-    added: Tensor
-    wrote: Tensor
-    state: Tensor
-
-
-def _errors(args: dict[str, Any], run: Steps) -> Errors:
-    """As README.md derives it."""
-    chain = _chain(run, args)
-    length = run.k.norm(dim=-1, keepdim=True)
-    sizes = run.states.norm(dim=-2)
-    wrote = length * run.written.abs()
-    added = run.decay * added_up(run.decay, wrote, sizes[:, :, :-1])
-    gate = 3.0 + args["g"].transpose(1, 2).abs().clamp_max(200.0).unsqueeze(-1)  # of an exponential, and its argument
-    update = U32 * run.beta.abs() * (run.v.abs() + run.written.abs() + (chain + gate) * length * added)
-    local = length * update + U32 * ((2.0 + gate) * added + (2.0 + _normal(run, args)) * wrote)
-    norms = run.decay * torch.maximum((1.0 - run.beta * length.square()).abs(), torch.ones_like(run.beta))
-    smallest = 2.0**-149 * (1.0 + run.k.shape[-1]) * (1.0 + length)
-    return Errors(added, wrote, state_error(norms, local + smallest, torch.zeros_like(sizes[:, :, 0])))
-
-
-def _normal(run: Steps, args: dict[str, Any]) -> float:
-    """Roundings of a key that is brought to a length of 1 in float32: of its squares' sum, in parts, and three more."""
-    return run.k.shape[-1] / 4.0 + 3.0 if args["use_qk_l2norm_in_kernel"] else 0.0
-
-
-def _chain(run: Steps, args: dict[str, Any]) -> float:
-    """Of a sum over a key, and over the steps of a chunk."""
-    return run.k.shape[-1] + min(CHUNK, run.k.shape[2]) + 2.0 + 2.0 * _normal(run, args)
-
-
 def _bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     q, dim = args["q"], args["q"].shape[3]
     run = steps(
         q, args["k"], args["v"], args["g"], args["beta"], args["initial_state"], args["use_qk_l2norm_in_kernel"]
     )
-    errors = _errors(args, run)
+    errors = state_errors(args, run)
     length = run.q.norm(dim=-1, keepdim=True)
-    inside = length * (errors.state[:, :, 1:] + U32 * _chain(run, args) * (errors.added + errors.wrote))
+    inside = length * (errors.state[:, :, 1:] + U32 * sum_roundings(run, args) * (errors.added + errors.wrote))
     inside = abs(scale_of(args["scale"], dim)) * (inside + 2.0**-149 * (dim + 1)).transpose(1, 2) + 2.0**-149
     bounds = [rounding(outputs[0], dtype) + 1.01 * inside]
     if args["output_final_state"]:
@@ -205,6 +132,7 @@ CONTRACT = Contract(
     check=check,
     reference=reference,
     bound=_bound,
+    gradient_bound=gradient_bound,
     cost=_cost,
     dims=_dims,
     bucket=_bucket,

@@ -1,0 +1,4 @@
+// Linear attention by chunks of steps, forward and backward.
+#include "states/linear_state.hpp"
+
+KW_LINEAR_STATE_CHUNKED(linear_attention)

@@ -1,0 +1,4 @@
+// Linear attention step by step: what decodes.
+#include "states/linear_state.hpp"
+
+KW_LINEAR_STATE_STEPS(linear_attention)
