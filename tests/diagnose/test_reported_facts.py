@@ -151,9 +151,9 @@ def unknown(x: Tensor) -> Tensor:
 def test_a_program_of_unknown_ops_is_not_said_to_run_at_nothing(ceilings: Peaks) -> None:
     x = torch.randn(64, 64)
     found = kw.diagnose(lambda: torch.ops.trust_of_words.unknown(x), peaks=ceilings, budget_s=BUDGET_S)
-    head = found.sentence.partition(";")[0]
-    assert not re.search(r"runs at (under )?\d+% of what this machine can do", head), found.sentence
-    assert "not modelled" in head
+    # Beside load a part of the wall clock may be told as Python's: then the rest is named as what was not modelled.
+    assert not found.sentence.startswith("this program runs at"), found.sentence
+    assert re.search("was not modelled|the rest was not: .*unknown", found.sentence), found.sentence
 
 
 def attention_backward(causal: bool, ceilings: Peaks) -> float:

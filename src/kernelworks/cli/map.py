@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from kernelworks.cli.console import faults, print_json, show
 from kernelworks.cli.files import required_file, write
 from kernelworks.cli.names import check_op
 from kernelworks.cli.options import Json, Verbose
+
+if TYPE_CHECKING:
+    from kernelworks.records import MapOp
 
 __all__ = ["VERBS"]
 
@@ -22,13 +26,15 @@ def map_(
         bool, typer.Option("--stale", help="Only a line for each kernel without a certificate that holds, GPUs' too.")
     ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the map as one page.", metavar="FILE")] = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """The kernel map: families, ops and their kernels, with certificate, share of the bound and ratio to the best
     baseline.
 
-    With --verbose also what an op template derived for each op: cases, mutants, launches.
+    With --verbose also what an op template derived for each op: cases, mutants, launches. With --html as a page, with
+    what each family is in a model and as a kernel, and the exercises in which an op is written.
     """
     check_op(op)
     from kernelworks.machine import machine as here
@@ -38,6 +44,7 @@ def map_(
     from kernelworks.report.terminal import stdout
 
     required_file(markdown)
+    required_file(html)
     with faults((ValueError,)):
         if stale:
             lines = without_certificate(op)
@@ -49,10 +56,23 @@ def map_(
         found = kernel_map(op)
     if markdown is not None:
         write(markdown, report.markdown(found))
+    elif html is not None:
+        from kernelworks.report.html import render_page
+
+        write(html, render_page(_with_exercises(found)))
     elif json:
         print_json(found)
     else:
         show(report.kernel_map(found, here().kind, stdout().width, verbose=verbose))
+
+
+def _with_exercises(ops: Sequence[MapOp]) -> list[MapOp]:
+    from kernelworks.learn.exercise import exercises
+
+    of_op: dict[str, list[str]] = {}
+    for name, exercise in exercises().items():
+        of_op.setdefault(exercise.op, []).append(name)
+    return [dataclasses.replace(one, exercises=tuple(of_op.get(one.op, ()))) for one in ops]
 
 
 VERBS: dict[str, Callable[..., None]] = {"map": map_}

@@ -256,6 +256,7 @@ class MapOp(Record):
     calls: tuple[str, ...] = ()  # how it is called: in its own way, and as torch's function is, where there is one
     derived: tuple[tuple[str, str], ...] = ()  # what its form made, where it has one: the part, and what came of it
     expressions: tuple[tuple[str, str], ...] = ()  # of an entry of a table: what each is of, and the expression
+    exercises: tuple[str, ...] = ()  # of `kernelworks learn`, in which it is written
 
 
 # ---------------------------------------------------------------- diagnosis

@@ -46,7 +46,7 @@ from kernelworks.report.climb import terminal as climb
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document, read_texts
 from kernelworks.report.machine_page import machine_parts
-from kernelworks.report.map import kernel_map
+from kernelworks.report.map_page import MAP_SCRIPTS, MAP_STYLES, map_parts
 from kernelworks.report.markup import html
 from kernelworks.report.record_view import record_view
 
@@ -70,7 +70,7 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
         f"{some[0].name} - kernelworks check-problem",
         [html(check_problem.problem_check(one)) for one in some],
     ),
-    MapOp: lambda some: ("kernelworks map", [html(kernel_map(some, ""))]),
+    MapOp: map_parts,
     Verification: lambda some: (f"{_ops(some)} - kernelworks verify", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
@@ -101,10 +101,11 @@ def _parts(some: Several) -> tuple[str, Sequence[str]]:
 def render_page(some: Several) -> str:
     """One self-contained HTML page."""
     title, parts = _parts(some)
-    return document(title, parts, ALL_STYLES, SCRIPTS)
+    return document(title, parts, ALL_STYLES, ALL_SCRIPTS)
 
 
-ALL_STYLES = (*STYLES, "style/shown.css")
+ALL_STYLES = (*STYLES, "style/shown.css", *MAP_STYLES)
+ALL_SCRIPTS = (*SCRIPTS, *MAP_SCRIPTS)
 # Only where a script is: a page's tables are sorted, a notebook's are not.
 NOTEBOOK_CSS = """
 & { padding: 12px 16px 16px; }
