@@ -27,11 +27,14 @@ from kernelworks.learn.compiling import (
 from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
+from kernelworks.learn.worker import PRINT_MARK
 from kernelworks.machine import environment
 
 __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 
-MOST_PRINTED_BYTES = 600  # of what a function prints: it is called some hundred times
+MOST_PRINTED_BYTES = 600  # of what a function prints in one call
+MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
+PRINTS = "your file prints; take it out to get a time"
 PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
 
 
@@ -61,7 +64,7 @@ class CheckResult:
     messages: tuple[CompilerMessage, ...] = ()
     times: Times | None = None
     untimed: str = ""  # why a right function has no time
-    printed: str = ""  # the beginning of what the function wrote to its stdout
+    printed: str = ""  # the case in a line, and the beginning of what one call of it wrote to its stdout
 
 
 @dataclass
@@ -92,10 +95,10 @@ def _ended(attempt: _Attempt, library: str) -> Verdict:
     about, slices = attempt.call.get("case", ""), attempt.call.get("slices")
     detail = f"with {about}" + (f", slice {slices[0]} of {slices[1]}" if slices else "")
     if not attempt.signal:
-        return Verdict(False, "ends the process without a word", detail, failures=1)
+        return Verdict(False, "ends the process without a word", detail, failures=1, case=about)
     said = crash_sentence(attempt.signal, attempt.call.get("buffers", ()))
     own = attempt.signal.get("in") == library
-    return Verdict(False, said, detail, line=_line_of(library, attempt.signal["at"]) if own else 0, failures=1)
+    return Verdict(False, said, detail, line=_line_of(library, attempt.signal["at"]) if own else 0, failures=1, case=about)
 
 
 @dataclass
@@ -151,9 +154,19 @@ def _run(task: Mapping[str, Any], count: int) -> _Report:
         _kill(worker)
         worker.wait()
     printed.seek(0)
-    report.printed = printed.read(MOST_PRINTED_BYTES).decode(errors="replace")
+    report.printed = printed.read(MOST_READ_BYTES).decode(errors="replace")
     printed.close()
     return report
+
+
+def _printed_in(printed: str, verdict: Verdict) -> str:
+    """What one call of the case that the verdict is about printed, or of the first that printed; behind the case."""
+    parts = [part.partition("\n") for part in printed.split(f"\n{PRINT_MARK}")[1:]]
+    found = [(about, text) for about, _, text in parts if text and about == (verdict.case or about)]
+    if not found:
+        return ""
+    about, text = found[0] if verdict.cases else found[-1]  # the last call is the one that ended the process
+    return f"{about}:\n{text[:MOST_PRINTED_BYTES]}"
 
 
 def _kill(worker: subprocess.Popen[str]) -> None:
@@ -208,23 +221,25 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
             verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise)
         except NotCompiled as refused:
             return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+        printed = _printed_in(report.printed, verdict)
         if not verdict.right:
-            return CheckResult(exercise.name, "wrong", verdict, printed=report.printed)
-        if not timed:
-            return CheckResult(exercise.name, "right", verdict, printed=report.printed)
+            return CheckResult(exercise.name, "wrong", verdict, printed=printed)
+        if not timed or printed:
+            untimed = PRINTS if timed else ""
+            return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
         task |= {"attempts": [], "timed": {name: str(made.result()) for name, made in to_time.items()}}
-    race, printed = _run(task, 0), report.printed
+    race = _run(task, 0)
     times = race.times
     if race.attempts[0].signal:
         ended = _ended(race.attempts[0], task["timed"]["yours"])
-        return CheckResult(exercise.name, "wrong", ended, printed=printed)
+        return CheckResult(exercise.name, "wrong", ended)
     if not times:
         untimed = race.error or "the process that timed it ended"
-        return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
+        return CheckResult(exercise.name, "right", verdict, untimed=untimed)
     if "yours" in times["wrong"]:
         said = Verdict(False, times["wrong"]["yours"], f"optimised for this machine, with {times['about']}", failures=1)
         return CheckResult(exercise.name, "wrong", said)
-    return CheckResult(exercise.name, "right", verdict, times=_times(times), printed=printed)
+    return CheckResult(exercise.name, "right", verdict, times=_times(times))
 
 
 def _times(found: Mapping[str, Any]) -> Times:

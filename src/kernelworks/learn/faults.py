@@ -75,7 +75,8 @@ class Verdict:
     line: int = 0  # of the learner's file, where it is known
     cases: int = 0
     failures: int = 0
-    worst: float = 0.0  # the largest error as a share of the bound
+    worst: float = 0.0  # the largest error as a share of the allowed one
+    case: str = ""  # the case that ``detail`` is about
 
 
 # ---------------------------------------------------------------- which elements
@@ -181,6 +182,8 @@ def _deeds(seen: Observation) -> str:
         return seen.overlap
     for name, mask in seen.unwritten.items():
         if mask.any():
+            if mask.all() and mask.size > 1:
+                return f"nothing of {name} is written"
             return _with_verb(describe_elements(name, mask), "is", "are", "never written")
     for name, mask in seen.unsteady.items():
         if mask.any():
@@ -263,7 +266,7 @@ def _not_numbers(seen: Observation) -> str:
         broken = wrong & ~np.isfinite(got) & np.isfinite(want)
         if broken.any():
             kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
-            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0"
+            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0, or infinity times 0"
             return _with_verb(describe_elements(name, broken), "becomes", "become", said)
     return ""
 
@@ -311,18 +314,20 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     count = len(seen)
     deeds = [(one, said) for one in seen if (said := _deeds(one))]
     if deeds:
-        one, said = next(((one, said) for one, said in deeds if one.is_partly_wrong()), deeds[0])
+        deeds.sort(key=lambda deed: (not deed[0].is_partly_wrong(), deed[0].case.is_empty))
+        one, said = deeds[0]
         failures = sum(bool(_deeds(other)) or other.is_wrong for other in seen)
-        return Verdict(False, said, f"with {one.case.about}", cases=count, failures=failures)
+        about = one.case.about
+        return Verdict(False, said, f"with {about}", cases=count, failures=failures, case=about)
     failed = [one for one in seen if one.is_wrong]
     if not failed:
         worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
         return Verdict(True, cases=count, worst=worst)
-    first = next((one for one in failed if one.is_partly_wrong()), failed[0])
+    first = min(failed, key=lambda one: (not one.is_partly_wrong(), one.case.is_empty))
     alone = {one.case.alone for one in failed}
     sentence = (
         _mistake(failed, reference) or (alone.pop() if len(alone) == 1 else "") or _not_numbers(first)
         or _rounding(first) or _plain(first)
     )  # fmt: skip
     detail = f"with {first.case.about}: {_detail(first)}"
-    return Verdict(False, sentence, detail, cases=count, failures=len(failed))
+    return Verdict(False, sentence, detail, cases=count, failures=len(failed), case=first.case.about)
