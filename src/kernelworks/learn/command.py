@@ -29,7 +29,7 @@ WATCH_S = 0.3  # between two looks at a file that is watched
 DENSE = 2  # operations a byte: from here on a rate is told in operations
 MOST_PRINTED_LINES = 8
 FAR = 2.0  # times as long: even a busy machine does not hide it
-SLOWER = 1.25  # times the solution's time: clearly slower
+SLOWER = 1.2  # times the solution's time: clearly slower
 ALIKE = 0.1  # of a time: what two runs of the same code differ by
 MARKS = {"done": "x", "begun": "~", "solution seen": "o"}
 
@@ -238,7 +238,10 @@ def _refusal_lines(result: CheckResult, path: Path) -> list[str]:
 
 def _is_deed(sentence: str) -> bool:
     """Whether the sentence lacks its subject, which is the function."""
-    return sentence.split(" ", 1)[0] in {"reads", "writes", "changes", "does", "divides", "leaves", "ends", "uses"}
+    return sentence.split(" ", 1)[0] in {
+        "reads", "writes", "changes", "does", "divides", "leaves", "ends", "uses", "lets",
+        "shifts", "converts",
+    }  # fmt: skip
 
 
 def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
@@ -260,9 +263,11 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
     if result.outcome == "not compiled":
         for message in result.messages:
             where = f"{path.name}, line {message.line}: " if message.line else ""
-            _say(f"NOT COMPILED  {where}{message.text}", "red")
+            _say(f"NOT COMPILED  {where}{message.plain or message.text}", "red")
             if message.code:
                 _say(f"       {message.code}")
+            if message.plain:
+                _say(f"       g++: {message.text}", "dim")
         return False
     for line in result.printed.splitlines()[:MOST_PRINTED_LINES]:
         _say(f"PRINTED  {line}", "dim")
@@ -271,11 +276,15 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
         _say(first, "red")
         for line in rest:
             _say(line)
+        for note in result.notes:
+            _say(f"NOTE   {path.name}, line {note.line}: {note.plain or note.text}")
+            _say(f"       {note.code}")
         return False
     verdict = result.verdict
     assert verdict is not None
     _say(
-        f"RIGHT  {verdict.cases} cases against float64; the largest error is {verdict.worst:.2g} of the allowed one", "green"
+        f"RIGHT  {verdict.cases} cases against float64; the largest error is {verdict.worst:.2g} of the allowed one",
+        "green",
     )
     for line in _times_lines(exercise, result.times) if result.times else [f"       not timed: {result.untimed}"]:
         _say(line)

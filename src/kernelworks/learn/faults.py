@@ -15,7 +15,7 @@ __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "jud
 
 CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
-TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
+TRAPS, ABORT = (4, 5), 6  # SIGILL, SIGTRAP; SIGABRT
 STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
 GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
@@ -127,11 +127,15 @@ def describe_elements(name: str, mask: Array) -> str:
 # ---------------------------------------------------------------- a process that ended
 
 
-def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]]) -> str:
-    """Why a call ended its process: ``reads 1 element beyond the end of x``."""
+def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], code: str = "") -> str:
+    """Why a call ended its process: ``reads 1 element beyond the end of x``. ``code`` is the line, if it is known."""
     number, address = int(signal["signal"]), int(signal["address"])
     if number == HANG:
         return "does not come back: a loop whose end is never reached"
+    if "fault" in signal:
+        return _undefined_sentence(signal, code)
+    if number == ABORT:
+        return "ends itself: an index outside a std::vector, or another rule of C++'s library that is not kept"
     if number in TRAPS:
         return (
             "leaves what C++ defines: an index outside a local array or a std::vector, a division of an integer by 0, "
@@ -155,6 +159,34 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
         return f"{verb} {count} element{'s' if count > 1 else ''} before the beginning of {buffer['name']}"
     count = distance // buffer["size"] + 1
     return f"{verb} {count} element{'s' if count > 1 else ''} beyond the end of {buffer['name']}"
+
+
+def _undefined_sentence(signal: Mapping[str, Any], code: str) -> str:
+    """What of undefined behaviour the compiler's own checks saw."""
+    kind, value, of_type = signal["fault"], int(signal["value"]), str(signal["type"])
+    if kind == "index":
+        length = re.search(r"\[(\d+)\]", of_type)
+        name = _indexed(code, int(signal["column"]))
+        array = name or f"an array of {of_type}"
+        return f"uses index {value} of {array}" + (f", which has {length[1]} elements" if length else "")
+    if kind == "division":
+        return "divides an integer by 0"
+    if kind == "shift":
+        return f"shifts by {value} bits, which {of_type} does not have"
+    if kind == "conversion":
+        return f"converts a number to {of_type} that does not fit it: NaN, infinite or too large"
+    return f"lets an integer of type {of_type} overflow: make it long"
+
+
+def _indexed(code: str, column: int) -> str:
+    """The name before the index that ends at a column of a line."""
+    depth = 0
+    for at in range(min(column, len(code)) - 1, -1, -1):
+        depth += {"]": 1, "[": -1}.get(code[at], 0)
+        if code[at] == "[" and depth <= 0:
+            name = re.search(r"(\w+)\s*$", code[:at])
+            return name[1] if name else ""
+    return ""
 
 
 def _nearest(address: int, buffers: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], int] | None:

@@ -64,5 +64,9 @@ class Progress:
         self.exercises[exercise.name] = changed = dataclasses.replace(now, **changes)  # type: ignore[arg-type]
         self.last = exercise.name
         entries = {name: dataclasses.asdict(entry) for name, entry in self.exercises.items()}
-        write_whole(self.folder / FILE, json.dumps({"exercises": entries, "last": self.last}, indent=1) + "\n", prefix=".progress-")
+        write_whole(
+            self.folder / FILE,
+            json.dumps({"exercises": entries, "last": self.last}, indent=1) + "\n",
+            prefix=".progress-",
+        )
         return changed

@@ -130,7 +130,7 @@ def _imbalance(name: str, owners: Array, count: int) -> str:
     what = "rows" if owners.ndim > 1 else f"elements of {name}"
     if done[busiest] < rows.size:
         return (
-            f"slice {busiest} of {count} does {done[busiest]} of {rows.size} {what}: the others are done long before it, "
+            f"slice {busiest} of {count} does {done[busiest]} of {rows.size} {what}: the others wait for it, "
             "so give each about as many"
         )
     idle = "slice 0 none" if count == 2 and busiest else "the others none"
@@ -170,7 +170,7 @@ def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runne
 
 def _attempt(exercise: Exercise, library: str, symbol: str, cases: list[Case], reference: Reference, say: Say,
              signals: ctypes.CDLL) -> None:  # fmt: skip
-    runner = _Runner(exercise, _function(library, symbol), say, signals.limit)
+    runner = _Runner(exercise, _function(library, symbol), say, signals.learn_limit)
     seen: list[Observation] = []
     for case in cases:
         seen.append(observe(exercise, case, reference, runner))
@@ -202,7 +202,7 @@ def main() -> None:
     try:
         exercise = load_exercise(Path(task["folder"]))
         reference = load_reference(exercise.folder)
-        signals = ctypes.CDLL(task["signals"])
+        signals = ctypes.CDLL(task["signals"], mode=ctypes.RTLD_GLOBAL)  # a learner's library calls it too
         print_at_once()
         cases = sorted(reference.cases(), key=lambda case: case.is_empty)  # ordinary ones come first
         for index, (library, symbol) in enumerate(task["attempts"]):
@@ -211,7 +211,7 @@ def main() -> None:
             if not child:
                 code = 1
                 try:
-                    signals.watch(descriptor)
+                    signals.learn_watch(descriptor)
                     _attempt(exercise, library, symbol, cases, reference, say, signals)
                     code = 0
                 except Exception as error:
@@ -220,7 +220,7 @@ def main() -> None:
             os.waitpid(child, 0)
         if task["timed"]:
             say(attempt=len(task["attempts"]))
-            signals.watch(descriptor)
+            signals.learn_watch(descriptor)
             _timed(exercise, task["timed"], reference, say)
     except Exception as error:
         say(error=f"{type(error).__name__}: {error}")
