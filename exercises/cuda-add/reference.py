@@ -11,7 +11,7 @@ def case(n, **more):
 
 
 def cases():
-    for n in (256, 300, 1000, 1024):
+    for n in (256, 300, 1000, 1024, 5000):
         yield case(n)
 
 

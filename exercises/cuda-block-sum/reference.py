@@ -12,7 +12,7 @@ def case(n, **more):
 
 
 def cases():
-    for n in (256, 700, 513):
+    for n in (256, 1300, 513):
         yield case(n)
 
 

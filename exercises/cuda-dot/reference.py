@@ -11,7 +11,7 @@ def case(n, **more):
 
 
 def cases():
-    for n in (1000, 100, 1):
+    for n in (1000, 5000, 100, 1):
         yield case(n)
 
 

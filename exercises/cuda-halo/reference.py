@@ -11,7 +11,7 @@ def case(n, **more):
 
 
 def cases():
-    for n in (300, 128, 1, 129, 512):
+    for n in (300, 128, 1, 129, 2048):
         yield case(n)
 
 

@@ -13,6 +13,7 @@ def case(n, most=64, **more):
 
 def cases():
     yield case(1000)
+    yield case(5000)
     yield case(130)
     yield case(700, most=3)
 

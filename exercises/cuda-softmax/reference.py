@@ -17,6 +17,7 @@ BELOW = "fails where all elements are far below 0: the maximum must not start at
 def cases():
     yield case(2, 128)
     yield case(3, 300)
+    yield case(1, 1100)
     yield case(2, 37)
     yield case(2, 200, size=10.0, shift=100.0, about="elements near 100")
     yield case(2, 150, shift=-200.0, about="elements near -200", alone=BELOW)

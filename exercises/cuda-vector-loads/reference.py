@@ -11,7 +11,7 @@ def case(n, **more):
 
 
 def cases():
-    for n in (600, 515, 3, 1, 2048):
+    for n in (600, 515, 3, 1, 8192):
         yield case(n)
 
 

@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kernelworks.cli import app
 from kernelworks.learn.checking import check
 from kernelworks.learn.cuda_checking import THREAD_ORDERS, UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise, exercise_named, exercises
@@ -22,13 +24,21 @@ def test_the_check_is_right_about_every_cuda_file(exercise: Exercise) -> None:
     assert THREAD_ORDERS >= 64
     files = [exercise.start_path, exercise.solution_path]
     texts = [*(path.read_text(encoding="utf-8") for path in files), *(wrong.text for wrong in exercise.wrong)]
-    start, solution, *attempts = check_cuda_texts(exercise, texts, exercise.file_name)
+    found = [one.verdict for one in check_cuda_texts(exercise, texts, exercise.file_name)]
+    start, solution, *attempts = found
     assert solution.right, (solution.sentence, solution.detail)
     assert not start.right
     said = {wrong.name: verdict.sentence for wrong, verdict in zip(exercise.wrong, attempts, strict=True)}
     due = {wrong.name: wrong.said for wrong in exercise.wrong}
     assert {name: due[name] if due[name] in sentence else sentence for name, sentence in said.items()} == due
     assert not any(verdict.right for verdict in attempts)
+
+
+def test_the_course_names_the_language_once(tmp_path: Path) -> None:
+    """The family says cuda already; titles begin as those of the C++ exercises do."""
+    listed = CliRunner().invoke(app, ["learn", "list", "--folder", str(tmp_path)]).stdout
+    assert "cuda-add " in listed and "(cuda)" not in listed
+    assert [e.name for e in IN_CUDA if e.title[0].isupper() or f": {e.title[:4]}" not in e.text.split("\n", 1)[0]] == []
 
 
 def test_a_right_file_is_right_and_has_no_time_without_a_gpu(tmp_path: Path) -> None:
@@ -53,6 +63,47 @@ def test_a_file_that_does_not_compile_is_told_with_its_line(tmp_path: Path, text
     result = check(exercise_named("cuda-add"), source)
     assert result.outcome == "not compiled"
     assert result.messages[0].line == line and said in result.messages[0].text
+
+
+ADD = exercise_named("cuda-add").solution_path.read_text(encoding="utf-8")
+CALL = "add_kernel<<<blocks, threads>>>(x, z, y, n);"
+
+
+@pytest.mark.parametrize(
+    ("edit", "line", "said"),
+    [
+        (("__global__ ", ""), 11, "add_kernel is launched with <<< >>>, but lacks __global__"),
+        ((CALL, "add_kernel(x, z, y, n);"), 11, "add_kernel is called without <<<blocks, threads>>>"),
+        (('extern "C" void', 'extern "C" __global__ void'), 8, "add is the function that the CPU calls"),
+        (("blockIdx.x * blockDim.x", "blockIdx * blockDim"), 4, "`.x` is missing: blockIdx.x"),
+        (("blockIdx.x * blockDim.x", "blockIdx.x * blockDim"), 4, "`.x` is missing: blockDim.x"),
+    ],
+)
+def test_what_nvcc_refuses_is_refused(tmp_path: Path, edit: tuple[str, str], line: int, said: str) -> None:
+    source = tmp_path / "cuda_add.cu"
+    source.write_text(ADD.replace(*edit), encoding="utf-8")
+    result = check(exercise_named("cuda-add"), source)
+    assert result.outcome == "not compiled"
+    assert result.messages[0].line == line and said in result.messages[0].text
+
+
+def test_what_kernel_and_host_print_is_shown_of_one_order(tmp_path: Path) -> None:
+    """Each thread prints, in 64 orders of 5 cases: the first order of the first case is what is shown."""
+    source = tmp_path / "cuda_add.cu"
+    text = ADD.replace("    if (i < n)", '    if (i < 3) printf("thread %d has %.1f\\n", i, 1.5f * i);\n    if (i < n)')
+    source.write_text(text.replace("    int threads", '    printf("launch\\n");\n    int threads'), encoding="utf-8")
+    result = check(exercise_named("cuda-add"), source)
+    lines = ["n = 256:", "launch", "thread 0 has 0.0", "thread 1 has 1.5", "thread 2 has 3.0"]
+    assert (result.outcome, result.printed.splitlines()) == ("right", lines)
+
+
+def test_what_a_kernel_prints_is_shown_though_it_crashes_and_prints_much(tmp_path: Path) -> None:
+    source = tmp_path / "cuda_add.cu"
+    crash = '    for (int k = 0; k < 500; k++) printf("on\\n");\n    i /= n - n;\n'
+    source.write_text(ADD.replace("    if (i < n)", crash + "    if (i < n)"), encoding="utf-8")
+    result = check(exercise_named("cuda-add"), source)
+    assert result.verdict is not None and "a division of integers by 0" in result.verdict.sentence
+    assert result.printed.startswith("n = 256:\non\non\n") and len(result.printed) < 1000
 
 
 def test_a_result_that_depends_on_the_order_of_threads_says_which(tmp_path: Path) -> None:

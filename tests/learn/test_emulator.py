@@ -5,6 +5,7 @@ All kernels are in one source, so that the compiler starts once: ``run`` launche
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from kernelworks.learn.emulator import (
     Argument,
     Emulation,
+    Fault,
     NotTranslated,
     Role,
     emulate,
@@ -20,6 +22,8 @@ from kernelworks.learn.emulator import (
     ordered_faults,
     thread_orders,
 )
+from kernelworks.learn.emulator.advice import range_advice
+from kernelworks.learn.emulator.request import Place
 from kernelworks.learn.emulator.translation import translate
 
 N = 200
@@ -297,12 +301,83 @@ def test_sectors_and_bank_conflicts_are_counted_by_line() -> None:
         ("\n__global__ void k() { asm(\"nop;\"); }", 2, "PTX"),
         ("// asm(1)\n\n__shared__ float s[3];", 3, "inside the kernel"),
         ("void f() {\n k<<<1, 2>>>; }", 2, "kernel<<<grid, block>>>(arguments)"),
+        ("void k(int n) {}\nvoid f() {\n k<<<1, 2>>>(3); }", 3, "k is launched with <<< >>>, but lacks __global__"),
+        ("template <int n> __global__ void k() {}\nvoid f() { k<3>(); }", 2,
+         "k is called without <<<blocks, threads>>>"),
+        ("float g() { return 1; }\n__global__ void k(float* y) {\n y[0] = g(); }", 3,
+         "g is called from the kernel k, but lacks __device__"),
+        ("float g() { return 1; }\n__device__ float h() { return 2 * g(); }", 2,
+         "g is called from the __device__ function h, but lacks __device__"),
+        ("constexpr int g(int n) { return n; }\n__global__ void k(int* y) {\n y[0] = g(1); }", 3,
+         "g is called from the kernel k, but lacks __device__"),
+        ("__device__ float g() { return 1; }\nextern \"C\" float f() {\n if (1) return g(); }", 3,
+         "g is called from host code (f), but is __device__"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_emulated_is_named_with_its_line(text: str, line: int, said: str) -> None:
     with pytest.raises(NotTranslated, match=re.escape(said)) as caught:
         translate(text)
     assert caught.value.line == line
+
+
+QUALIFIED = """
+#define OF_GPU __device__
+__global__ void later(float* y);
+OF_GPU float by_macro(float v) { return v; }
+__host__ __device__ float both(float v) { return v; }
+__host__ __device__ constexpr int rounded(int n) { return (n + 31) / 32; }
+struct Pair { float a; __device__ float sum() const { return a; } float host() { return a; } };
+namespace inner {
+template <class T, int n> __global__ void __launch_bounds__(128) k(T* y) {
+    auto twice = [](T v) { return v + v; };
+    Pair host{1.0f};
+    constexpr int r = rounded(n);
+    y[0] = twice(both(by_macro(host.sum()))) + r;
+}
+}
+__global__ void later(float* y) { y[0] = both(1.0f); }  // g() is called nowhere
+float g(float v) { return v > 0 ? g(-v) : both(v); }
+extern "C" void run(float* y) {
+    later<<<1, 1>>>(y);
+    inner::k<float, 3><<<rounded(3), 1>>>(y);
+    g(2.0f);
+}
+"""
+
+
+def test_functions_with_their_qualifiers_are_let_through() -> None:
+    assert "kw::launch" in translate(QUALIFIED, "run")
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("if (i <= n)", "The condition lets i = n through: <, not <="),
+        ("if (n >= i)", "The condition lets i = n through: >, not >="),
+        ("if (i > n) { return; }", "The condition lets i = n through: >=, not >"),
+        ("if (i <= n - 1)", ""),
+        ("// if (i <= n)", ""),
+        ("", ""),
+    ],
+)
+def test_a_condition_that_is_one_too_wide_is_named(condition: str, said: str) -> None:
+    place = Place((0, 0, 0), (0, 0, 0), 3, 2)
+    fault = Fault(
+        "out_of_bounds", "y", 200, "[200]", place, place, 1, 1, 200, False, 0, 0, 0, (1, 1, 1), (256, 1, 1), 4
+    )
+    text = f"__global__ void k(float* y, int n) {{ int i = threadIdx.x;\n{condition}\ny[i] = 0.0f; }}\n"
+    assert range_advice(fault, text) == said
+    assert range_advice(dataclasses.replace(fault, index=201), text) == ""
+    assert (said or "has to be kept out by an `if`") in fault_sentence(fault, text)
+
+
+def test_blocks_that_are_counted_from_one_are_told() -> None:
+    place = Place((0, 0, 0), (0, 0, 0), 1, 1)
+    fault = Fault("out_of_bounds", "x", -64, "[-64]", place, place, 1, 1, 200, False, 0, 0, 0, (4, 1, 1), (64, 1, 1), 4)
+    said = "Blocks count from 0: in the first one blockIdx.x - 1 is -1"
+    assert said in fault_sentence(fault, "int i = (blockIdx.x - 1) * 64 + threadIdx.x;\n")
+    assert said not in fault_sentence(fault, "int i = (blockIdx.x - 16) * 64 + threadIdx.x;\n")
+    assert said not in fault_sentence(dataclasses.replace(fault, index=300), "int i = (blockIdx.x - 1) * 64;\n")
 
 
 LAUNCH = """void f() {

@@ -293,12 +293,13 @@ def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: E
 def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
     text = source.read_text(encoding="utf-8", errors="replace")
     try:
-        (verdict,) = check_cuda_texts(exercise, [text], source.name)
+        (found,) = check_cuda_texts(exercise, [text], source.name)
     except NotCompiled as refused:
         return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+    verdict, printed = found.verdict, found.printed[:MOST_PRINTED_BYTES]
     if not verdict.right:
-        return CheckResult(exercise.name, "wrong", verdict)
-    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "")
+        return CheckResult(exercise.name, "wrong", verdict, printed=printed)
+    return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "", printed=printed)
 
 
 Checker = Callable[..., CheckResult]

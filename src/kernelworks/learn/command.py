@@ -85,7 +85,7 @@ def list_exercises(progress: Progress, *, json: bool) -> None:
             _say(family, "bold")
         known = progress.of(one)
         mark = MARKS[known.word] if known else " "
-        language = "" if one.language == "cpp" else f" ({one.language})"
+        language = "" if one.language in ("cpp", one.family) else f" ({one.language})"
         best = f"  {_duration(known.best_s)}" if known and known.best_s else ""
         _say(f"  [{mark}] {one.name:<22} {one.title}{language}{best}")
     done = sum(bool((p := progress.of(e)) and p.right) for e in found.values())

@@ -9,7 +9,10 @@ requests of memory counted.
 | global_loads, loads, global_atomics | loads from global memory, loads of all kinds, atomics there: for each ``what`` |
 | per, what | the arguments whose product counts what a kernel does, and the word for it |
 
-They are held against the case with the most requests.
+They are held against the case with the most requests; this one against each case:
+
+| launch | blocks and threads of a block: the host launches once, and so |
+|---|---|
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,7 @@ from kernelworks.learn.compiling import MESSAGE, MOST_MESSAGES, CompilerMessage,
 from kernelworks.learn.emulator import (
     Argument,
     Emulation,
+    Launch,
     NotTranslated,
     Role,
     Traffic,
@@ -40,12 +45,21 @@ from kernelworks.learn.emulator.request import EmulatorError, OrderOutput
 from kernelworks.learn.exercise import Exercise, Parameter
 from kernelworks.learn.faults import Observation, Verdict, judge
 
-__all__ = ["check_cuda_texts", "UNTIMED_REASON"]
+__all__ = ["UNTIMED_REASON", "CudaCheck", "check_cuda_texts"]
 
 THREAD_ORDERS, FEWER_ORDERS = 64, 16  # of the first case, and of the others
 UNTIMED_REASON = "a time needs a GPU: your kernel ran in an emulator, under 64 orders of its threads"
 TYPES = {"int": np.int32, "long": np.int64, "unsigned": np.uint32, "float": np.float32, "double": np.float64}
+WHOLE_INDEX = re.compile(r"\b(threadIdx|blockIdx|blockDim|gridDim)\b(?!\s*\.)")
 VERBS = {1: "reads", 2: "writes", 3: "updates"}
+
+
+@dataclass(frozen=True)
+class CudaCheck:
+    """``printed``: the first case in a line, and what its first order of threads prints."""
+
+    verdict: Verdict
+    printed: str = ""
 
 
 def _type(parameter: Parameter) -> str:
@@ -65,6 +79,14 @@ def _argument(parameter: Parameter, value: Any) -> Argument:
 # ---------------------------------------------------------------- what the compiler refuses
 
 
+def _component_advice(message: str, line: str) -> str:
+    """What to add to the compiler's words where it complains of a whole ``blockIdx``."""
+    whole = WHOLE_INDEX.search(line)
+    if whole is None or not re.search(r"\b(uint3|dim3)\b", message):
+        return ""
+    return f": `.x` is missing: {whole[1]}.x"
+
+
 def _not_compiled(error: BuildError, text: str, name: str) -> NotCompiled | None:
     """The compiler's words by line; None where not the source is at fault."""
     if name not in str(error):
@@ -73,7 +95,8 @@ def _not_compiled(error: BuildError, text: str, name: str) -> NotCompiled | None
     for match in MESSAGE.finditer(str(error)):
         number = int(match["line"])
         line = code[number - 1].strip() if 0 < number <= len(code) else ""
-        found.append(CompilerMessage(number if line else 0, match["text"], line))
+        said = match["text"] + _component_advice(match["text"], line)
+        found.append(CompilerMessage(number if line else 0, said, line))
     return NotCompiled(found[:MOST_MESSAGES] or [CompilerMessage(0, "no reason")])
 
 
@@ -108,14 +131,14 @@ def _observations(cases: Sequence[Case], reference: Reference, seen: Emulation) 
     return found
 
 
-def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation) -> Verdict:
+def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation, text: str) -> Verdict:
     orders = thread_orders(THREAD_ORDERS)
     faults = ordered_faults(seen.faults)
     if faults:
         first = faults[0]
         detail = f"with {cases[first.case].about}, when {orders[first.order].text}"
         line = first.second.line or first.first.line
-        return Verdict(False, fault_sentence(first), detail, line=line)
+        return Verdict(False, fault_sentence(first, text), detail, line=line)
     pairs = _observations(cases, reference, seen)
     verdict = judge([observation for observation, _ in pairs], reference)
     if verdict.right:
@@ -186,14 +209,39 @@ def _limit_sentence(case: Case, traffic: Sequence[Traffic], limits: Mapping[str,
     return "", 0
 
 
+def _launch_sentence(launches: Sequence[Launch], blocks: int, threads: int) -> tuple[str, Launch | None]:
+    """What is said of a launch that an exercise wants to stay, and that launch; None if all are as they should be."""
+    others = [one for one in launches if (one.grid, one.block) != ((blocks, 1, 1), (threads, 1, 1))]
+    if others:
+        one = max(others, key=lambda launch: int(np.prod(launch.grid)))
+        given = f"<<<{_size(one.grid)}, {_size(one.block)}>>>"
+        return f"the launch is {given}: here it stays <<<{blocks}, {threads}>>>, and the loop does the rest", one
+    for case in {one.case for one in launches}:
+        of_case = [one for one in launches if one.case == case]
+        count = sum(one.count for one in of_case)
+        if count > 1:
+            return f"the kernel is launched {count} times: here once is enough, and its loop does the rest", of_case[0]
+    return "", None
+
+
+def _size(size: tuple[int, int, int]) -> str:
+    """A grid's or a block's size as a launch writes it."""
+    return str(size[0]) if size[1:] == (1, 1) else f"dim3({size[0]}, {size[1]}, {size[2]})"
+
+
 # ---------------------------------------------------------------- the check
 
 
-def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, seen: Emulation) -> Verdict:
-    verdict = _judged(cases, reference, seen)
+def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, seen: Emulation, text: str) -> Verdict:
+    verdict = _judged(cases, reference, seen, text)
     if not verdict.right:
         return verdict
     limits = tomllib.loads((exercise.folder / "exercise.toml").read_text(encoding="utf-8")).get("limits", {})
+    if "launch" in limits:
+        sentence, launch = _launch_sentence(seen.launches, *limits["launch"])
+        if launch:
+            detail = f"the results are right; with {cases[launch.case].about}"
+            return Verdict(False, sentence, detail, line=launch.line)
     number, traffic = _busiest(seen.traffic)
     sentence, line = _limit_sentence(cases[number], traffic, limits)
     if sentence:
@@ -202,8 +250,9 @@ def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, se
     return verdict
 
 
-def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> list[Verdict]:
-    """The verdict on each of several CUDA sources, compiled together. ``name``: of the source, for messages.
+def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> list[CudaCheck]:
+    """The verdict on each of several CUDA sources, compiled together, and what each prints. ``name``: of the source,
+    for messages.
 
     Cost of one source: some 0.3 s of the compiler, and up to 0.5 s of the emulator.
     Raises NotCompiled (the first source that the compiler or the emulator refuses), BuildError.
@@ -221,15 +270,16 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
         raise refused_by_compiler from None
     arguments = [[_argument(p, case.arguments[p.name]) for p in exercise.parameters] for case in cases]
     orders = [thread_orders(THREAD_ORDERS if number == 0 else FEWER_ORDERS) for number in range(len(cases))]
-    verdicts = []
-    for attempt in range(len(texts)):
+    checks = []
+    for attempt, text in enumerate(texts):
         try:
             seen = run_library(library, attempt, name, arguments, orders, stops=True)
         except EmulatorError as error:
             missing = re.search(r"undefined symbol: (\w+)", str(error))
             if missing is None:
                 raise BuildError(str(error)) from error
-            text = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
-            raise NotCompiled([CompilerMessage(0, text)]) from None
-        verdicts.append(_verdict(exercise, cases, reference, seen))
-    return verdicts
+            said = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
+            raise NotCompiled([CompilerMessage(0, said)]) from None
+        printed = f"{cases[0].about}:\n{seen.printed}" if seen.printed else ""
+        checks.append(CudaCheck(_verdict(exercise, cases, reference, seen, text), printed))
+    return checks

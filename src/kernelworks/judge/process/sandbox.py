@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kernelworks.judge.process.own_files import (
@@ -38,7 +38,7 @@ from kernelworks.machine import environment
 from kernelworks.machine.parent_process import die_with_parent
 
 __all__ = [
-    "CACHES", "INSIDE", "Isolation", "caches", "enclose", "keep_only", "keep_orphans",
+    "CACHES", "INSIDE", "OTHERS_PLACES", "Isolation", "caches", "enclose", "keep_only", "keep_orphans",
     "leave_others",
 ]  # fmt: skip
 
@@ -56,21 +56,27 @@ FILES = 512
 ENDLESS = 1 << 62  # bytes
 MEMORY = 0.6  # of what is available, beside what the process begins with
 
+OTHERS_PLACES = "others'"  # how the walls before places of others' files are named
 INSIDE = Path("/tmp/judged")  # where its folder is, as it sees it
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Isolation:
-    """What a process is kept from, and what not and why."""
+    """What a process is kept from, and what not and why. Walls that are ``left_out`` are not tried: a GPU's driver does
+    not start behind them (``driver_walls.py``)."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: Collection[str] = ()) -> None:
+        self.left_out = frozenset(left_out)
         self.kept: list[str] = []
         self.open: list[str] = []
         self.becomes_nobody = False  # its user's number is root's until its files are open
         self.drops_root = False  # or until its mounts are made, where there is no namespace of users
 
     def attempt(self, what: str, step: Callable[[], None]) -> bool:
+        if (OTHERS_PLACES if what.startswith(OTHERS_PLACES) else what) in self.left_out:
+            self.not_tried("a GPU's driver does not start behind it", what)
+            return False
         try:
             step()
         except OSError as error:
@@ -197,8 +203,7 @@ def leave_others(apart: Isolation, folder: Path) -> None:
         apart.attempt("users", _as_root_of_its_own)
     elif _is_mapping_possible():
         give_folder(folder)
-        apart.attempt("users", _as_nobody)
-        apart.becomes_nobody = True
+        apart.becomes_nobody = apart.attempt("users", _as_nobody)
     elif _has_rights(RIGHTS_TO_DROP):
         give_folder(folder)
         apart.drops_root = True
@@ -274,8 +279,8 @@ def _own_files(folder: Path, inside: int, opened: OpenedPlaces, apart: Isolation
         if not real.is_dir() or real == Path("/") or real in covered or opened.is_needed(real):
             continue
         covered.add(real)
-        apart.attempt(f"others' {place}", lambda p=str(real): cover(p, opened))  # type: ignore[misc]
-    seen = INSIDE if "others' /tmp" in apart.kept else folder
+        apart.attempt(f"{OTHERS_PLACES} {place}", lambda p=str(real): cover(p, opened))  # type: ignore[misc]
+    seen = INSIDE if f"{OTHERS_PLACES} /tmp" in apart.kept else folder
     if readable:
         seen.mkdir(exist_ok=True)
         apart.attempt("its folder", lambda: mount_writable(inside, str(seen)))

@@ -8,6 +8,7 @@ it. A keeper stays between the two: it says what the process's number is, and ho
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -23,10 +24,12 @@ import torch
 from kernelworks.contract.bounds import bound_of
 from kernelworks.judge.process import sandbox
 from kernelworks.judge.process.cleanup import remove_folder
+from kernelworks.judge.process.driver_walls import driver_starts_behind, walls_to_leave_out
 from kernelworks.judge.process.ipc import hear, read_papers, say
 from kernelworks.judge.roles import candidate, examiner, oracle, reachable
 from kernelworks.machine.parent_process import die_with_parent
 
+GPU_CONTROL = "/dev/nvidiactl"
 ROLES = {"caller": candidate.serve, "examiner": examiner.serve, "oracle": oracle.serve}
 
 
@@ -35,7 +38,7 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
     die_with_parent()
     os.setsid()
     sandbox.keep_only((control, status, papers))
-    apart = sandbox.Isolation()
+    apart = sandbox.Isolation(request["left_out"])
     folder = Path(request["folder"])
     sandbox.leave_others(apart, folder)
     die_with_parent()  # which the kernel forgets with another user's rights
@@ -72,6 +75,12 @@ def _keeper(request: dict[str, Any], control: int, status: int, papers: int) -> 
         say(end, {"ended": os.waitstatus_to_exitcode(how)})
 
 
+@functools.cache
+def _left_out() -> frozenset[str]:
+    """Walls that this machine's GPU driver does not start behind: asked once, in processes of their own."""
+    return walls_to_leave_out(driver_starts_behind) if os.path.exists(GPU_CONTROL) else frozenset()
+
+
 def _loaded(modules: Sequence[str]) -> None:
     """What is loaded when a bound is derived for the first time, a second's worth, is loaded here, once for all; and
     these modules, of torch's and ours, as far as they are there."""
@@ -97,6 +106,7 @@ def main() -> None:
         except EOFError:
             remove_folder(Path(sys.argv[2]))  # where the supervisor was killed, nobody else does
             return
+        request["left_out"] = _left_out() if request["device"] != "cpu" else frozenset()
         if os.fork() == 0:
             code = 1
             try:

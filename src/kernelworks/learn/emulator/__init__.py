@@ -5,6 +5,7 @@ from kernelworks.learn.emulator.request import (
     Argument,
     Emulation,
     Fault,
+    Launch,
     Role,
     Traffic,
     emulate,
@@ -15,6 +16,6 @@ from kernelworks.learn.emulator.sentences import fault_sentence, ordered_faults
 from kernelworks.learn.emulator.translation import NotTranslated
 
 __all__ = [
-    "Argument", "Emulation", "Fault", "NotTranslated", "Role", "Traffic", "build_sources", "emulate", "fault_sentence",
-    "ordered_faults", "run_library", "thread_orders",
+    "Argument", "Emulation", "Fault", "Launch", "NotTranslated", "Role", "Traffic", "build_sources", "emulate",
+    "fault_sentence", "ordered_faults", "run_library", "thread_orders",
 ]  # fmt: skip

@@ -36,6 +36,7 @@ HEADERS = tuple(
         "scheduler.hpp",
         "atomics.hpp",
         "hooks.hpp",
+        "printing.hpp",
     )
 )
 RUNTIME_FLAGS = ("-std=gnu++20", "-O2", "-fno-exceptions", "-rdynamic", "-fPIE", "-pie")
@@ -76,7 +77,7 @@ def _attempt(text: str, number: int, symbol: str) -> str:
     """One text under its own names: its function is ``symbol_NUMBER``, its lines begin at ``number * LINES + 1``."""
     return (
         f"namespace attempt_{number} {{\n#define {symbol} {symbol}_{number}\n#line {number * LINES + 1}\n"
-        f"{INCLUDE.sub('', translate(text))}\n#line {FIRST_GENERATED_LINE}\n#undef {symbol}\n}}\n"
+        f"{INCLUDE.sub('', translate(text, symbol))}\n#line {FIRST_GENERATED_LINE}\n#undef {symbol}\n}}\n"
     )
 
 

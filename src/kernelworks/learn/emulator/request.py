@@ -20,8 +20,8 @@ from kernelworks.learn.emulator.compilation import LINES, build_program, build_s
 from kernelworks.machine import environment
 
 __all__ = [
-    "Argument", "Emulation", "EmulatorError", "Fault", "OrderOutput", "Place", "Role", "ThreadOrder", "Traffic",
-    "emulate", "run_library", "thread_orders",
+    "Argument", "Emulation", "EmulatorError", "Fault", "Launch", "OrderOutput", "Place", "Role", "ThreadOrder",
+    "Traffic", "emulate", "run_library", "thread_orders",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -91,6 +91,17 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """``count`` launches of one line and configuration, in the first order of a case."""
+
+    case: int
+    line: int
+    count: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
 class Traffic:
     """The requests of one line for one array. ``cost``, ``least``: sectors of 32 bytes; of shared memory, passes."""
 
@@ -127,7 +138,8 @@ class Emulation:
     faults: list[Fault] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     outputs: list[OrderOutput] = field(default_factory=list)
-    printed: str = ""
+    launches: list[Launch] = field(default_factory=list)
+    printed: str = ""  # by the first order of the first case
 
 
 class EmulatorError(RuntimeError):
@@ -220,6 +232,11 @@ def _answer(
     ]
     lines = source_lines(library, counters, name)
     emulation = Emulation([_fault(said, lines) for said in faults], _traffic(traffic, lines))
+    emulation.launches = [
+        Launch(said["case"], said["line"] % LINES, said["count"], tuple(said["grid"]), tuple(said["block"]))
+        for said in records
+        if said["what"] == "launch"
+    ]
     for said in records:
         if said["what"] != "output":
             continue

@@ -36,6 +36,7 @@ inline void mark_written(u64 address, u64 bytes) {
 }  // namespace emulator
 
 #include "hooks.hpp"
+#include "printing.hpp"
 
 namespace emulator {
 
@@ -93,6 +94,17 @@ static void write_faults() {
         std::fprintf(answer, "}\n");
     }
     faults.clear();
+}
+
+// The launches of the case's first order, those of one line and configuration as one.
+static void write_launches() {
+    for (const Launch& l : launches)
+        std::fprintf(answer,
+                     "{\"what\": \"launch\", \"case\": %llu, \"line\": %d, \"count\": %llu, \"grid\": [%u, %u, %u], "
+                     "\"block\": [%u, %u, %u]}\n",
+                     (unsigned long long)case_number, l.line, (unsigned long long)l.count, l.grid.x, l.grid.y, l.grid.z,
+                     l.block.x, l.block.y, l.block.z);
+    launches.clear();
 }
 
 static void write_traffic() {
@@ -268,6 +280,7 @@ static bool run_case(std::vector<Argument>& arguments, const std::vector<Order>&
     }
     bool goes_on = !stops || faults.empty();
     write_faults();
+    write_launches();
     write_traffic();
     return goes_on;
 }

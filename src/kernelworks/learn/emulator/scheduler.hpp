@@ -171,6 +171,25 @@ inline std::vector<u32> order_of_blocks() {
     return blocks;
 }
 
+struct Launch {
+    int line;
+    uint3_ grid, block;
+    u64 count;
+};
+inline std::vector<Launch> launches;
+constexpr size_t MOST_LAUNCHES = 20;
+
+inline void note_launch(int line) {
+    if (gpu.order_number) return;
+    auto same = [](uint3_ a, uint3_ b) { return a.x == b.x && a.y == b.y && a.z == b.z; };
+    for (Launch& l : launches)
+        if (l.line == line && same(l.grid, gpu.grid) && same(l.block, gpu.block)) {
+            l.count++;
+            return;
+        }
+    if (launches.size() < MOST_LAUNCHES) launches.push_back({line, gpu.grid, gpu.block, 1});
+}
+
 inline void check_configuration(int line) {
     Fault fault;
     fault.first.line = line;
@@ -194,6 +213,7 @@ inline void launch(uint3_ grid, uint3_ block, u64 shared, void (*body)(void*), v
     gpu.dynamic_bytes = shared;
     gpu.launch_line = line;
     check_configuration(line);
+    note_launch(line);
     gpu.body = body;
     gpu.closure = closure;
     gpu.closure_begin = u64(closure);

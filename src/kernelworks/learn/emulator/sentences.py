@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelworks.learn.emulator.advice import range_advice
 from kernelworks.learn.emulator.request import Fault, Place
 
 __all__ = ["fault_sentence", "ordered_faults"]
@@ -85,16 +86,17 @@ def _race(fault: Fault) -> str:
     return f"a race: {what}nothing orders the two. Use an atomic such as atomicAdd, or let one thread own the element"
 
 
-def _out_of_bounds(fault: Fault) -> str:
+def _out_of_bounds(fault: Fault, advice: str) -> str:
     where = f"{fault.array} has {fault.length} elements, the last is {fault.array}[{fault.length - 1}]"
     if not fault.length:
         where = f"{fault.array} has none: the launch's third argument says how many bytes there are"
     many = f"{fault.threads} threads do, the first is " if fault.threads > 1 else "it is "
-    guard = "An index below 0" if fault.index < 0 else "A grid of whole blocks has more threads than elements: an index"
+    index = "An index below 0" if fault.index < 0 else "A grid of whole blocks has more threads than elements: an index"
+    advice = advice or f"{index} has to be kept out by an `if`"
     return (
         f"line {fault.second.line} {VERBS[fault.second.access]} {fault.array}[{fault.index}], outside of the array: "
         f"{where} "
-        f"({many}{_who(fault.second, fault, True)}). {guard} has to be kept out by an `if`"
+        f"({many}{_who(fault.second, fault, True)}). {advice}"
     )
 
 
@@ -181,13 +183,14 @@ def _end(fault: Fault) -> str:
     )
 
 
-def fault_sentence(fault: Fault) -> str:
-    """One fault in words."""
+def fault_sentence(fault: Fault, text: str = "") -> str:
+    """One fault in words. ``text``: of the source, which may show why an index is outside."""
+    advice = range_advice(fault, text)
     access, line = VERBS[fault.second.access], fault.second.line
     if fault.kind == "race":
         return _race(fault)
     if fault.kind == "out_of_bounds":
-        return _out_of_bounds(fault)
+        return _out_of_bounds(fault, advice)
     if fault.kind in ("unwritten", "unwritten_atomic"):
         return _unwritten(fault)
     if fault.kind in ("missing_thread", "two_barriers"):
@@ -209,5 +212,6 @@ def fault_sentence(fault: Fault) -> str:
         "host_access": f"line {line} {access} {_element(fault)} in host code: the host cannot reach the GPU's memory",
         "freed": f"line {line} {access} {_element(fault)} after cudaFree ({who})",
         "wild": f"line {line} {access} an address that is in no array ({who}): "
-        + ("the pointer is null" if fault.array == "null" else "a pointer to host memory, or an index far outside"),
+        + ("the pointer is null" if fault.array == "null" else "a pointer to host memory, or an index far outside")
+        + (f". {advice}" if advice else ""),
     }[fault.kind]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from kernelworks.learn.emulator.qualifiers import refusals
+
 __all__ = ["NotTranslated", "translate"]
 
 TEXT_TO_SKIP = re.compile(
@@ -164,8 +166,10 @@ def _replace_launches(text: str) -> str:
         text = text[:begin] + _padded(made, text[begin : end + 1]) + text[end + 1 :]
 
 
-def translate(text: str) -> str:
-    """A CUDA source as C++ for ``cuda_emulator.hpp``, with the lines where they were. Raises NotTranslated."""
+def translate(text: str, host: str = "") -> str:
+    """A CUDA source as C++ for ``cuda_emulator.hpp``, with the lines where they were.
+
+    ``host``: the name of the function that the CPU calls. Raises NotTranslated."""
     code = _blank(text)
     for pattern, why in NOT_EMULATED.items():
         match = re.search(pattern, code)
@@ -173,5 +177,7 @@ def translate(text: str) -> str:
             raise NotTranslated(_line(text, match.start()), why)
     if re.search(r"^[ \t]*#[ \t]*include[ \t]*<cooperative_groups", text, re.M):
         raise NotTranslated(1, NOT_EMULATED[r"\bcooperative_groups\b"])
+    for position, why in refusals(code, text, host):
+        raise NotTranslated(_line(text, position), why)
     text = INTRINSIC.sub(r"kw_\1(", HEADER.sub("", text))
     return _replace_launches(_replace_shared(text))
