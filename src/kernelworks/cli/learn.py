@@ -21,7 +21,10 @@ def learn(
         str, typer.Argument(help="list, start, show, hint, check or solution.", metavar="ACTION")
     ] = "list",
     exercise: Annotated[
-        str | None, typer.Argument(help="An exercise's name; without it the last one, with start the next one.", metavar="EXERCISE")
+        str | None,
+        typer.Argument(
+            help="An exercise's name; without it the last one, with start the next one.", metavar="EXERCISE"
+        ),
     ] = None,
     watched: Annotated[
         bool, typer.Option("--watch", help="With check: again whenever the file is written, until Ctrl-C.")
