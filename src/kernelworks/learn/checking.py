@@ -39,7 +39,7 @@ __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 MOST_PRINTED_BYTES = 600  # of what a function prints in one call
 MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
 PRINTS = "your file prints; take it out to get a time"
-UNSET = re.compile(
+UNSET_LOCAL = re.compile(
     r"\b(?P<type>float|double|int|long|\w+_t)\s+(?P<name>\w+)\s*(?P<array>\[\s*(?P<count>\w+)\s*\])?\s*;"
 )
 MOST_ZEROS = 8  # that are written out
@@ -260,7 +260,7 @@ def _with_unset_local(
     exercise: Exercise, source: Path, text: str, task: Mapping[str, Any], verdict: Verdict
 ) -> Verdict:
     """The verdict, with another sentence if it comes of a local that nobody set: with 0 there it is another one."""
-    unset = [m for m in UNSET.finditer(text) if m["type"] not in ("return", "else")]
+    unset = [m for m in UNSET_LOCAL.finditer(text) if m["type"] not in ("return", "else")]
     if not unset:
         return verdict
     library = str(build_with_zeros(source))

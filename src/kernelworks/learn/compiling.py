@@ -40,7 +40,9 @@ CHECK_FLAGS = (
 CHECK_LIBRARIES = ("-lstdc++", "-lm", "-lgcc_s", "-lgcc", "-lc")  # all but libubsan: signals.cpp has what it would call
 PATTERN_INIT, ZERO_INIT = "-ftrivial-auto-var-init=pattern", "-ftrivial-auto-var-init=zero"
 NOTE_FLAGS = ("-Wall", "-Wextra", "-Wshadow", "-Wfloat-conversion", "-Wformat", "-Wno-unknown-pragmas", "-Werror")
-ROUNDED = re.compile(r"conversion .*to .float. may change value")  # what every double sum does when it is stored
+ROUNDING_MESSAGE = re.compile(
+    r"conversion .*to .float. may change value"
+)  # what every double sum does when it is stored
 TIME_FLAGS = ("-O3", "-g", "-fno-math-errno", "-fno-trapping-math")
 MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.M)
 INCLUDE = re.compile(r"^\s*#\s*include\s*<[^>]+>", re.M)
@@ -123,7 +125,7 @@ def compiler_notes(source: Path) -> tuple[CompilerMessage, ...]:
         try:
             compile_source((*LIBRARY_FLAGS, *NOTE_FLAGS), source, "notes", Path(folder) / "notes.so", ("-ldl",))
         except BuildError as error:
-            found = [m for m in _messages(str(error), source) if m.line and not ROUNDED.search(m.text)]
+            found = [m for m in _messages(str(error), source) if m.line and not ROUNDING_MESSAGE.search(m.text)]
             return tuple({message.line: message for message in reversed(found)}.values())[::-1]
     return ()
 
