@@ -16,7 +16,7 @@ def case(n, about, *, constant=False, **more):
 
 
 def cases():
-    for n in (1, 2, 8, 13, 67):
+    for n in (8, 1, 2, 13, 67):
         yield case(n, f"n = {n}")
     yield case(100_003, "n = 100003, every product the same", constant=True, alone=LONG)
     yield case(0, "n = 0: the sums are 0")

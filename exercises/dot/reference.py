@@ -22,8 +22,8 @@ def cases():
 
 
 def timed():
-    n = 1 << 12
-    return case(n, f"n = {n}, in the nearest cache", flop=2 * n, bytes=8 * n)
+    n = 1 << 11
+    return case(n, f"n = {n}, in the L1 cache", flop=2 * n, bytes=8 * n)
 
 
 def reference(x, y, n):

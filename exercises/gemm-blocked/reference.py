@@ -4,7 +4,7 @@ import numpy as np
 
 from kernelworks.learn.case import HALF_ULP, TINY, Case, Output, random
 
-BLOCK = 32
+DEEP, WIDE = 64, 512
 
 
 def case(m, n, k, about, **more):
@@ -14,17 +14,17 @@ def case(m, n, k, about, **more):
 
 
 def cases():
-    yield case(32, 32, 32, "m = n = k = 32, one block")
-    yield case(3, 5, 7, "m = 3, n = 5, k = 7, less than a block")
-    yield case(33, 32, 64, "m = 33, n = 32, k = 64")
-    yield case(32, 36, 32, "m = 32, n = 36, k = 32", alone="wrong in columns that fill no whole block")
-    yield case(32, 32, 70, "m = 32, n = 32, k = 70")
-    yield case(35, 67, 33, "m = 35, n = 67, k = 33")
+    yield case(4, 32, 16, "m = 4, n = 32, k = 16, less than a block")
+    yield case(3, 5, 7, "m = 3, n = 5, k = 7")
+    yield case(5, 512, 64, "m = 5, n = 512, k = 64, one block")
+    yield case(2, 516, 64, "m = 2, n = 516, k = 64", alone="wrong in columns that fill no whole block")
+    yield case(3, 32, 131, "m = 3, n = 32, k = 131, more than two blocks")
+    yield case(3, 515, 67, "m = 3, n = 515, k = 67")
     yield case(2, 3, 0, "k = 0: C is 0")
 
 
 def timed():
-    n = 256
+    n = 768
     return case(n, n, n, f"m = n = k = {n}", flop=2 * n**3, bytes=12 * n**2)
 
 
@@ -42,15 +42,13 @@ def part(a, b, begin, end):
 
 def whole_columns(a, b, m, n, k):
     found = a @ b
-    found[:, n // BLOCK * BLOCK :] = 0
+    found[:, n // WIDE * WIDE :] = 0
     return {"c": found}
 
 
 MISTAKES = {
-    "only the first block of p is there": lambda a, b, m, n, k: part(a, b, 0, BLOCK),
-    "only the last block of p is there": lambda a, b, m, n, k: part(a, b, (k - 1) // BLOCK * BLOCK, k),
+    "only the first block of p is there": lambda a, b, m, n, k: part(a, b, 0, DEEP),
+    "only the last block of p is there": lambda a, b, m, n, k: part(a, b, (k - 1) // DEEP * DEEP, k),
     "columns that fill no whole block are left out": whole_columns,
-    "the last products of each sum are left out, which fill no whole block": lambda a, b, m, n, k: part(
-        a, b, 0, k // BLOCK * BLOCK
-    ),
+    "the last k % 4 products of each sum are left out": lambda a, b, m, n, k: part(a, b, 0, k // 4 * 4),
 }

@@ -62,6 +62,33 @@ def test_an_address_has_a_name(number: int, address: int, writes: int, said: str
     assert crash_sentence(signal, BUFFERS).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("fault", "value", "of_type", "said"),
+    [
+        ("index", 4, "double [4]", "uses index 4 of sums, which has 4 elements"),
+        ("index", -1, "double", "uses index -1 of sums"),
+        ("division", 0, "long int", "divides an integer by 0"),
+        ("shift", 64, "int", "shifts by 64 bits, which int does not have"),
+        ("conversion", 0, "int", "converts a number to int that does not fit it: NaN, infinite or too large"),
+        ("overflow", 0, "int", "lets an integer of type int overflow: make it long"),
+    ],
+)
+def test_what_is_undefined_is_named(fault: str, value: int, of_type: str, said: str) -> None:
+    code = "sums[at[lane]] += x[i];"
+    signal = {"signal": 4, "address": 0, "writes": 2, "fault": fault, "value": value, "type": of_type, "column": 14}
+    assert crash_sentence(signal, BUFFERS, code) == said
+
+
+def test_cases_of_no_length_are_told_last() -> None:
+    empty, usual = observed([9], [1], about="k = 0"), observed([9], [1], about="k = 4")
+    empty.case.arguments["k"] = 0
+    assert verdict_of(empty, usual).case == "k = 4"
+    for seen in (empty, usual):
+        seen.outputs["y"], seen.unwritten["y"] = np.zeros(2, np.float32), np.array([True, True])
+    found = verdict_of(empty, usual)
+    assert (found.case, found.sentence) == ("k = 4", "nothing of y is written")
+
+
 def observed(got: object, want: object, bound: float = 0.1, about: str = "a case", alone: str = "") -> Observation:
     outputs = {"y": np.asarray(got, np.float32)}
     expected = np.asarray(want, np.float64)

@@ -21,7 +21,10 @@ def learn(
         str, typer.Argument(help="list, start, show, hint, check or solution.", metavar="ACTION")
     ] = "list",
     exercise: Annotated[
-        str | None, typer.Argument(help="An exercise's name; the next one without it.", metavar="EXERCISE")
+        str | None,
+        typer.Argument(
+            help="An exercise's name; without it the last one, with start the next one.", metavar="EXERCISE"
+        ),
     ] = None,
     watched: Annotated[
         bool, typer.Option("--watch", help="With check: again whenever the file is written, until Ctrl-C.")
@@ -58,7 +61,7 @@ def learn(
         if action == "list":
             command.list_exercises(progress, json=json)
             return
-        chosen = command.named_or_next(exercise, progress)
+        chosen = command.named_or_next(exercise, progress, last=action != "start", json=json)
         if action == "start":
             command.start(chosen, progress, json=json)
         elif action == "show":

@@ -68,6 +68,11 @@ class Case:
     flop: float = 0.0
     bytes: float = 0.0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a length is 0: such a case shows what is forgotten last."""
+        return any(type(value) is int and value == 0 for value in self.arguments.values())
+
 
 def random(seed: int) -> np.random.Generator:
     """Numbers that are the same on every run."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,15 +25,24 @@ from kernelworks.learn.compiling import (
     build_signals,
     build_to_check,
     build_to_time,
+    build_with_zeros,
+    compiler_notes,
 )
 from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
+from kernelworks.learn.worker import PRINT_MARK
 from kernelworks.machine import environment
 
 __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 
-MOST_PRINTED_BYTES = 600  # of what a function prints: it is called some hundred times
+MOST_PRINTED_BYTES = 600  # of what a function prints in one call
+MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
+PRINTS = "your file prints; take it out to get a time"
+UNSET_LOCAL = re.compile(
+    r"\b(?P<type>float|double|int|long|\w+_t)\s+(?P<name>\w+)\s*(?P<array>\[\s*(?P<count>\w+)\s*\])?\s*;"
+)
+MOST_ZEROS = 8  # that are written out
 PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
 
 
@@ -59,9 +70,10 @@ class CheckResult:
     outcome: str
     verdict: Verdict | None = None
     messages: tuple[CompilerMessage, ...] = ()
+    notes: tuple[CompilerMessage, ...] = ()  # what the compiler warns of in a file that is wrong
     times: Times | None = None
     untimed: str = ""  # why a right function has no time
-    printed: str = ""  # the beginning of what the function wrote to its stdout
+    printed: str = ""  # the case in a line, and the beginning of what one call of it wrote to its stdout
 
 
 @dataclass
@@ -87,15 +99,17 @@ def _line_of(library: str, offset: int) -> int:
     return int(number[0]) if number and number[0].isdigit() else 0
 
 
-def _ended(attempt: _Attempt, library: str) -> Verdict:
-    """The verdict on an attempt whose process ended in a call."""
+def _ended(attempt: _Attempt, library: str, text: str) -> Verdict:
+    """The verdict on an attempt, whose source is ``text``, and whose process ended in a call."""
     about, slices = attempt.call.get("case", ""), attempt.call.get("slices")
     detail = f"with {about}" + (f", slice {slices[0]} of {slices[1]}" if slices else "")
     if not attempt.signal:
-        return Verdict(False, "ends the process without a word", detail, failures=1)
-    said = crash_sentence(attempt.signal, attempt.call.get("buffers", ()))
-    own = attempt.signal.get("in") == library
-    return Verdict(False, said, detail, line=_line_of(library, attempt.signal["at"]) if own else 0, failures=1)
+        return Verdict(False, "ends the process without a word", detail, failures=1, case=about)
+    own, line = attempt.signal.get("in") == library, int(attempt.signal.get("line", 0))
+    line = _line_of(library, attempt.signal["at"]) if own else line
+    code = (text.splitlines() + [""] * line)[line - 1] if line else ""
+    said = crash_sentence(attempt.signal, attempt.call.get("buffers", ()), code)
+    return Verdict(False, said, detail, line=line, failures=1, case=about)
 
 
 @dataclass
@@ -151,9 +165,19 @@ def _run(task: Mapping[str, Any], count: int) -> _Report:
         _kill(worker)
         worker.wait()
     printed.seek(0)
-    report.printed = printed.read(MOST_PRINTED_BYTES).decode(errors="replace")
+    report.printed = printed.read(MOST_READ_BYTES).decode(errors="replace")
     printed.close()
     return report
+
+
+def _printed_in(printed: str, verdict: Verdict) -> str:
+    """What one call of the case that the verdict is about printed, or of the first that printed; behind the case."""
+    parts = [part.partition("\n") for part in printed.split(f"\n{PRINT_MARK}")[1:]]
+    found = [(about, text) for about, _, text in parts if text and about == (verdict.case or about)]
+    if not found:
+        return ""
+    about, text = found[0] if verdict.cases else found[-1]  # the last call is the one that ended the process
+    return f"{about}:\n{text[:MOST_PRINTED_BYTES]}"
 
 
 def _kill(worker: subprocess.Popen[str]) -> None:
@@ -170,12 +194,12 @@ def _end_later(worker: subprocess.Popen[str]) -> threading.Timer:
     return timer
 
 
-def _verdict(attempt: _Attempt, library: str, error: str) -> Verdict:
+def _verdict(attempt: _Attempt, library: str, error: str, text: str) -> Verdict:
     found = attempt.verdict or attempt.so_far
     if found is not None:
         return found
     if attempt.calls:
-        return _ended(attempt, library)
+        return _ended(attempt, library, text)
     raise BuildError(error or "the process in which the function was to run ended before it did")
 
 
@@ -188,10 +212,12 @@ def check_attempts(exercise: Exercise, texts: Sequence[str]) -> list[Verdict]:
         "attempts": [(library, f"{exercise.symbol}_{at}") for at in range(len(texts))],
     }  # fmt: skip
     report = _run(task, len(texts))
-    return [_verdict(attempt, library, report.error) for attempt in report.attempts[:-1]]
+    pairs = zip(report.attempts[:-1], texts, strict=True)
+    return [_verdict(attempt, library, report.error, text) for attempt, text in pairs]
 
 
 def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    text = source.read_text(encoding="utf-8", errors="replace")
     with ThreadPoolExecutor() as pool:
         signals, to_check = pool.submit(build_signals), pool.submit(build_to_check, source)
         to_time = {
@@ -205,26 +231,48 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
                 "attempts": [(library, exercise.symbol)], "timed": {},
             }  # fmt: skip
             report = _run(task, 1)
-            verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise)
+            verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise, text)
         except NotCompiled as refused:
             return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+        printed = _printed_in(report.printed, verdict)
         if not verdict.right:
-            return CheckResult(exercise.name, "wrong", verdict, printed=report.printed)
-        if not timed:
-            return CheckResult(exercise.name, "right", verdict, printed=report.printed)
+            verdict = _with_unset_local(exercise, source, text, task, verdict)
+            return CheckResult(exercise.name, "wrong", verdict, notes=compiler_notes(source), printed=printed)
+        if not timed or printed:
+            untimed = PRINTS if timed else ""
+            return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
         task |= {"attempts": [], "timed": {name: str(made.result()) for name, made in to_time.items()}}
-    race, printed = _run(task, 0), report.printed
+    race = _run(task, 0)
     times = race.times
     if race.attempts[0].signal:
-        ended = _ended(race.attempts[0], task["timed"]["yours"])
-        return CheckResult(exercise.name, "wrong", ended, printed=printed)
+        ended = _ended(race.attempts[0], task["timed"]["yours"], text)
+        return CheckResult(exercise.name, "wrong", ended)
     if not times:
         untimed = race.error or "the process that timed it ended"
-        return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
+        return CheckResult(exercise.name, "right", verdict, untimed=untimed)
     if "yours" in times["wrong"]:
         said = Verdict(False, times["wrong"]["yours"], f"optimised for this machine, with {times['about']}", failures=1)
         return CheckResult(exercise.name, "wrong", said)
-    return CheckResult(exercise.name, "right", verdict, times=_times(times), printed=printed)
+    return CheckResult(exercise.name, "right", verdict, times=_times(times))
+
+
+def _with_unset_local(
+    exercise: Exercise, source: Path, text: str, task: Mapping[str, Any], verdict: Verdict
+) -> Verdict:
+    """The verdict, with another sentence if it comes of a local that nobody set: with 0 there it is another one."""
+    unset = [m for m in UNSET_LOCAL.finditer(text) if m["type"] not in ("return", "else")]
+    if not unset:
+        return verdict
+    library = str(build_with_zeros(source))
+    (attempt, _) = _run({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
+    if not (attempt.verdict and (attempt.verdict.right or attempt.verdict.sentence != verdict.sentence)):
+        return verdict
+    at = unset[0]
+    count = int(at["count"]) if (at["count"] or "").isdigit() else 0
+    zeros = f"{{{', '.join(['0'] * count)}}}" if 0 < count <= MOST_ZEROS else "{}" if at["array"] else "0"
+    sentence = f"{at['name']} is used before it was set: write {at['type']} {at['name']}{at['array'] or ''} = {zeros};"
+    line = text[: at.start("name")].count("\n") + 1
+    return dataclasses.replace(verdict, sentence=sentence, line=line)
 
 
 def _times(found: Mapping[str, Any]) -> Times:
@@ -235,11 +283,11 @@ def _times(found: Mapping[str, Any]) -> Times:
     )  # fmt: skip
 
 
-def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: Exercise) -> Verdict:
+def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: Exercise, source: str) -> Verdict:
     if "undefined symbol" in error:
         text = f'the file defines no function {exercise.symbol} that C can call: it begins with extern "C"'
         raise NotCompiled([CompilerMessage(0, text)])
-    return _verdict(attempt, library, error)
+    return _verdict(attempt, library, error, source)
 
 
 def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:

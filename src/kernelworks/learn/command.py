@@ -28,6 +28,8 @@ __all__ = [
 WATCH_S = 0.3  # between two looks at a file that is watched
 DENSE = 2  # operations a byte: from here on a rate is told in operations
 MOST_PRINTED_LINES = 8
+FAR = 2.0  # times as long: even a busy machine does not hide it
+SLOWER = 1.2  # times the solution's time: clearly slower
 ALIKE = 0.1  # of a time: what two runs of the same code differ by
 MARKS = {"done": "x", "begun": "~", "solution seen": "o"}
 
@@ -36,16 +38,30 @@ def _say(text: str = "", style: str = "") -> None:
     stdout().print(text, style=style or None, markup=False, soft_wrap=True)
 
 
-def _next(progress: Progress) -> Exercise | None:
-    """The first exercise of the course that is neither done nor given up."""
-    return next((e for e in exercises().values() if (p := progress.of(e)) is None or p.word == "begun"), None)
+def _next(progress: Progress, behind: Exercise | None = None) -> Exercise | None:
+    """The first exercise of the course that is neither done nor given up, in the family of ``behind`` if it has one."""
+    left = [e for e in exercises().values() if (p := progress.of(e)) is None or p.word == "begun"]
+    in_family = [e for e in left if behind and e.family == behind.family]
+    return next(iter(in_family + left), None)
 
 
-def named_or_next(name: str | None, progress: Progress) -> Exercise:
-    """The exercise of that name, or the next one. Raises ValueError if there is none."""
-    found = exercise_named(name) if name else _next(progress)
+def _go_on(upcoming: Exercise, progress: Progress) -> str:
+    """The line to type for the next exercise."""
+    verb = "check" if progress.of(upcoming) else "start"
+    return f"kernelworks learn {verb} {upcoming.name}"
+
+
+def named_or_next(name: str | None, progress: Progress, *, last: bool = False, json: bool = False) -> Exercise:
+    """The exercise of that name. Without one the exercise that was started or checked last if that is asked for, or the
+    next one, and its name is said. Raises ValueError if there is none."""
+    if name:
+        return exercise_named(name)
+    found = exercises().get(progress.last) if last else None
+    found = found or _next(progress)
     if found is None:
         raise ValueError("every exercise is done; name one to look at it again")
+    if not json:
+        _say(f"{found.name}: {found.title}", "dim")
     return found
 
 
@@ -74,7 +90,11 @@ def list_exercises(progress: Progress, *, json: bool) -> None:
         _say(f"  [{mark}] {one.name:<22} {one.title}{language}{best}")
     done = sum(bool((p := progress.of(e)) and p.right) for e in found.values())
     _say()
-    _say(f"{done} of {len(found)} done" + (f"; next: kernelworks learn start {upcoming.name}" if upcoming else ""))
+    _say(f"{done} of {len(found)} done" + (f"; {_listed_next(upcoming, progress)}" if upcoming else ""))
+
+
+def _listed_next(upcoming: Exercise, progress: Progress) -> str:
+    return f"{'go on' if progress.of(upcoming) else 'next'}: {_go_on(upcoming, progress)}"
 
 
 def start(exercise: Exercise, progress: Progress, *, json: bool) -> None:
@@ -122,7 +142,8 @@ def give_hint(exercise: Exercise, progress: Progress, *, json: bool) -> None:
     for number, text in enumerate(given, 1):
         _say(f"{number}. {text}", "" if number == count else "dim")
     left = len(exercise.hints) - count
-    _say(f"({left} more)" if left else f"(that was the last one; kernelworks learn solution {exercise.name} --give-up)")
+    give_up = "" if known.right or known.gave_up else " --give-up"
+    _say(f"({left} more)" if left else f"(that was the last one; kernelworks learn solution {exercise.name}{give_up})")
 
 
 def show_solution(exercise: Exercise, progress: Progress, *, give_up: bool, json: bool) -> bool:
@@ -151,9 +172,12 @@ def _duration(seconds: float) -> str:
 
 
 def _beside(times: Times) -> str:
-    """The solution's time beside the learner's, unless others used the machine."""
+    """The solution's time beside the learner's; on a busy machine if they are far apart."""
     if times.busy:
-        return ""
+        large = max(times.ratio, 1 / times.ratio) if times.ratio else 0.0
+        if large < FAR:
+            return ""
+        return f"; about {large:.2g}x the solution's time" if times.ratio > 1 else f"; about {large:.2g}x as fast as it"
     if abs(times.ratio - 1) < ALIKE:
         return "; as fast as the solution"
     if times.ratio > 1:
@@ -180,18 +204,23 @@ def _times_lines(exercise: Exercise, times: Times) -> list[str]:
     else:
         share = min(1.0, limit.seconds / times.yours_s)
         lines.append(f"       {share:.0%} of the measured peak ({limit.name})")
-        if times.busy:
-            return lines
-        if share >= EXPLAINED_SHARE:
-            bound = "memory" if "GB/s" in limit.name else "compute"
-            lines.append(f"BOUND  by {bound}: little is left to gain on this machine")
-        else:
-            lines.append(
-                "BOUND  by neither memory nor arithmetic: the loop waits for itself, or for what it need not do"
-            )
-            if exercise.faster:
-                lines.append(f"TRY    {exercise.faster}")
-    return lines
+        if not times.busy and share >= EXPLAINED_SHARE:
+            return [*lines, f"BOUND  by {limit.bound}: little is left to gain on this machine"]
+        if not times.busy:
+            lines.append(f"BOUND  not by {limit.bound}: the loop waits for itself, or for what it need not do")
+    return [*lines, *_faster_lines(exercise, times)]
+
+
+def _faster_lines(exercise: Exercise, times: Times) -> list[str]:
+    """What to try: only what the file does not do yet, by its time beside the solution's."""
+    if not exercise.faster:
+        return []
+    if times.ratio >= (FAR if times.busy else SLOWER):
+        return [f"TRY    {exercise.faster}"]
+    if times.busy:
+        return []
+    fast = "faster than" if times.ratio < 1 - ALIKE else "about as fast as" if times.ratio > 1 + ALIKE else "as fast as"
+    return [f"TRY    nothing more is needed, it is {fast} the solution; to go on: {exercise.faster}"]
 
 
 def _refusal_lines(result: CheckResult, path: Path) -> list[str]:
@@ -209,7 +238,10 @@ def _refusal_lines(result: CheckResult, path: Path) -> list[str]:
 
 def _is_deed(sentence: str) -> bool:
     """Whether the sentence lacks its subject, which is the function."""
-    return sentence.split(" ", 1)[0] in {"reads", "writes", "changes", "does", "divides", "leaves", "ends", "uses"}
+    return sentence.split(" ", 1)[0] in {
+        "reads", "writes", "changes", "does", "divides", "leaves", "ends", "uses", "lets",
+        "shifts", "converts",
+    }  # fmt: skip
 
 
 def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
@@ -220,10 +252,10 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
         raise ValueError(f"there is no {path} yet: kernelworks learn start {exercise.name}")
     result = check(exercise, path)
     known, right = progress.of(exercise) or ProgressOfOne(), result.outcome == "right"
-    best = result.times.yours_s if result.times and not result.times.busy else 0.0
-    best = min(filter(None, (known.best_s, best)), default=0.0)
+    best = result.times.yours_s if result.times and not result.times.busy else None
+    best = min(filter(None, (known.best_s, best)), default=None)
     progress.keep(exercise, checks=known.checks + 1, right=known.right or right, best_s=best if right else known.best_s)
-    upcoming = _next(progress)
+    upcoming = _next(progress, exercise)
     if json:
         plain = dataclasses.asdict(result) | {"file": str(path), "next": upcoming.name if upcoming else None}
         document(json_text.dumps(plain, indent=1))
@@ -231,9 +263,11 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
     if result.outcome == "not compiled":
         for message in result.messages:
             where = f"{path.name}, line {message.line}: " if message.line else ""
-            _say(f"NOT COMPILED  {where}{message.text}", "red")
+            _say(f"NOT COMPILED  {where}{message.plain or message.text}", "red")
             if message.code:
                 _say(f"       {message.code}")
+            if message.plain:
+                _say(f"       g++: {message.text}", "dim")
         return False
     for line in result.printed.splitlines()[:MOST_PRINTED_LINES]:
         _say(f"PRINTED  {line}", "dim")
@@ -242,20 +276,24 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
         _say(first, "red")
         for line in rest:
             _say(line)
+        for note in result.notes:
+            _say(f"NOTE   {path.name}, line {note.line}: {note.plain or note.text}")
+            _say(f"       {note.code}")
         return False
     verdict = result.verdict
     assert verdict is not None
     _say(
-        f"RIGHT  {verdict.cases} cases against float64; the largest error is {verdict.worst:.2g} of the bound", "green"
+        f"RIGHT  {verdict.cases} cases against float64; the largest error is {verdict.worst:.2g} of the allowed one",
+        "green",
     )
     for line in _times_lines(exercise, result.times) if result.times else [f"       not timed: {result.untimed}"]:
         _say(line)
-    for line in _after(exercise, upcoming):
+    for line in _after(exercise, upcoming, progress):
         _say(line)
     return True
 
 
-def _after(exercise: Exercise, upcoming: Exercise | None) -> list[str]:
+def _after(exercise: Exercise, upcoming: Exercise | None, progress: Progress) -> list[str]:
     lines = []
     if exercise.ladder:
         lines.append(f"ALSO   kernelworks climb {exercise.ladder}: the same, from naive code to the peak, rung by rung")
@@ -263,7 +301,7 @@ def _after(exercise: Exercise, upcoming: Exercise | None) -> list[str]:
         lines.append(f"ALSO   kernelworks map {exercise.op}: this package's kernels of it")
     lines.append(f"SEE    kernelworks learn solution {exercise.name}")
     if upcoming:
-        lines.append(f"NEXT   kernelworks learn start {upcoming.name}: {upcoming.title}")
+        lines.append(f"NEXT   {_go_on(upcoming, progress)}: {upcoming.title}")
     return lines
 
 

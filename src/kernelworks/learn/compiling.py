@@ -12,10 +12,20 @@ from pathlib import Path
 from kernelworks.build.cache import BuildError, entry
 from kernelworks.build.compiler import compile_source, identity, toolchain
 from kernelworks.build.cpp import TARGETS
+from kernelworks.learn.compiler_words import in_plain_words
 from kernelworks.learn.exercise import Exercise
 from kernelworks.machine import machine
 
-__all__ = ["CompilerMessage", "NotCompiled", "build_all", "build_signals", "build_to_check", "build_to_time"]
+__all__ = [
+    "CompilerMessage",
+    "NotCompiled",
+    "build_all",
+    "build_signals",
+    "build_to_check",
+    "build_to_time",
+    "build_with_zeros",
+    "compiler_notes",
+]
 
 SIGNALS = Path(__file__).resolve().parent / "signals.cpp"
 LIBRARY_FLAGS = ("-std=gnu++20", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
@@ -25,11 +35,18 @@ CHECK_FLAGS = (
     "-O1", "-g", "-D_GLIBCXX_ASSERTIONS", "-fno-omit-frame-pointer", "-ftrivial-auto-var-init=pattern",
     "-Werror=uninitialized", "-Werror=return-type",
     "-fsanitize=bounds,integer-divide-by-zero,shift,signed-integer-overflow,float-cast-overflow",
-    "-fsanitize-undefined-trap-on-error",
+    "-fno-sanitize-recover=all", "-nodefaultlibs",
 )  # fmt: skip
+CHECK_LIBRARIES = ("-lstdc++", "-lm", "-lgcc_s", "-lgcc", "-lc")  # all but libubsan: signals.cpp has what it would call
+PATTERN_INIT, ZERO_INIT = "-ftrivial-auto-var-init=pattern", "-ftrivial-auto-var-init=zero"
+NOTE_FLAGS = ("-Wall", "-Wextra", "-Wshadow", "-Wfloat-conversion", "-Wformat", "-Wno-unknown-pragmas", "-Werror")
+ROUNDING_MESSAGE = re.compile(
+    r"conversion .*to .float. may change value"
+)  # what every double sum does when it is stored
 TIME_FLAGS = ("-O3", "-g", "-fno-math-errno", "-fno-trapping-math")
 MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.M)
 INCLUDE = re.compile(r"^\s*#\s*include\s*<[^>]+>", re.M)
+OPTION = re.compile(r" \[-[\w=-]+\]$")  # of the compiler, behind what it says
 MOST_MESSAGES = 5
 
 
@@ -40,6 +57,7 @@ class CompilerMessage:
     line: int
     text: str
     code: str = ""  # the line itself
+    plain: str = ""  # the same in a learner's words, where there are such
 
 
 class NotCompiled(Exception):
@@ -51,12 +69,13 @@ class NotCompiled(Exception):
 
 
 def _messages(text: str, source: Path) -> list[CompilerMessage]:
-    lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = []
+    whole = source.read_text(encoding="utf-8", errors="replace")
+    lines, found = whole.splitlines(), []
     for match in MESSAGE.finditer(text):
         number = int(match["line"]) if Path(match["file"]).name == source.name else 0
         code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        found.append(CompilerMessage(number, match["text"], code))
+        said = OPTION.sub("", match["text"])
+        found.append(CompilerMessage(number, said, code, in_plain_words(said, code, whole)))
     undefined = re.findall(r"undefined reference to [`'](.+?)'", text)
     found += [CompilerMessage(0, f"{name} is called and defined nowhere") for name in undefined]
     return found[:MOST_MESSAGES] or [CompilerMessage(0, text.strip().splitlines()[-1] if text.strip() else "no reason")]
@@ -69,7 +88,7 @@ def _build(source: Path, text: str, flags: Sequence[str], kind: str) -> Path:
     stem = f"learn-{source.stem}-{kind}-{key}"
 
     def make(output: Path) -> None:
-        compile_source(whole, source, kind, output, ("-ldl",))
+        compile_source(whole, source, kind, output, CHECK_LIBRARIES if flags[0] == CHECK_FLAGS[0] else ("-ldl",))
 
     return entry(stem, ".so", make, {"source": source.name, "target": kind}, attempt=f"{stem}-{identity()}")
 
@@ -92,6 +111,23 @@ def build_signals() -> Path:
 def build_to_check(source: Path) -> Path:
     """Raises NotCompiled, and BuildError if there is no compiler."""
     return _of_learner(source, CHECK_FLAGS, "check")
+
+
+def build_with_zeros(source: Path) -> Path:
+    """As ``build_to_check``, with 0 in every local that nobody set: what comes out otherwise depends on one."""
+    flags = [ZERO_INIT if flag == PATTERN_INIT else flag for flag in CHECK_FLAGS]
+    return _of_learner(source, flags, "zeros")
+
+
+def compiler_notes(source: Path) -> tuple[CompilerMessage, ...]:
+    """What the compiler warns of in a learner's file, one message a line."""
+    with tempfile.TemporaryDirectory(prefix="kernelworks-learn-") as folder:
+        try:
+            compile_source((*LIBRARY_FLAGS, *NOTE_FLAGS), source, "notes", Path(folder) / "notes.so", ("-ldl",))
+        except BuildError as error:
+            found = [m for m in _messages(str(error), source) if m.line and not ROUNDING_MESSAGE.search(m.text)]
+            return tuple({message.line: message for message in reversed(found)}.values())[::-1]
+    return ()
 
 
 def build_to_time(source: Path) -> Path:
@@ -125,6 +161,6 @@ def build_all(exercise: Exercise, texts: Sequence[str]) -> Path:
         key = hashlib.sha256("\0".join((source.read_text("utf-8"), *flags, toolchain())).encode()).hexdigest()[:20]
 
         def make(output: Path) -> None:
-            compile_source(flags, source, "check", output)
+            compile_source(flags, source, "check", output, CHECK_LIBRARIES)
 
         return entry(f"learn-{symbol}-{key}", ".so", make, {"source": exercise.name, "target": "check"})

@@ -28,6 +28,7 @@ that the solution has once and what stands there instead. In the place of edits,
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import tomllib
@@ -162,8 +163,12 @@ def exercises() -> dict[str, Exercise]:
 
 
 def exercise_named(name: str) -> Exercise:
-    """An exercise by its name. Raises ValueError if there is none."""
-    known = exercises()
-    if name not in known:
-        raise ValueError(f"there is no exercise {name!r}; there are: {', '.join(known) or 'none'}")
-    return known[name]
+    """An exercise by its name, in which _ stands for - too. Raises ValueError if there is none."""
+    known, wanted = exercises(), name.replace("_", "-")
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=1)
+        raise ValueError(
+            f"there is no exercise {name!r}; did you mean {near[0]}?" if near
+            else f"there is no exercise {name!r}; there are: {', '.join(known) or 'none'}"
+        )  # fmt: skip
+    return known[wanted]

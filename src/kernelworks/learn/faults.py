@@ -15,7 +15,7 @@ __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "jud
 
 CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
-TRAPS = {4: "trap", 5: "trap", 6: "abort"}  # SIGILL, SIGTRAP, SIGABRT
+TRAPS, ABORT = (4, 5), 6  # SIGILL, SIGTRAP; SIGABRT
 STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
 GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
@@ -75,7 +75,8 @@ class Verdict:
     line: int = 0  # of the learner's file, where it is known
     cases: int = 0
     failures: int = 0
-    worst: float = 0.0  # the largest error as a share of the bound
+    worst: float = 0.0  # the largest error as a share of the allowed one
+    case: str = ""  # the case that ``detail`` is about
 
 
 # ---------------------------------------------------------------- which elements
@@ -126,11 +127,15 @@ def describe_elements(name: str, mask: Array) -> str:
 # ---------------------------------------------------------------- a process that ended
 
 
-def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]]) -> str:
-    """Why a call ended its process: ``reads 1 element beyond the end of x``."""
+def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], code: str = "") -> str:
+    """Why a call ended its process: ``reads 1 element beyond the end of x``. ``code`` is the line, if it is known."""
     number, address = int(signal["signal"]), int(signal["address"])
     if number == HANG:
         return "does not come back: a loop whose end is never reached"
+    if "fault" in signal:
+        return _undefined_sentence(signal, code)
+    if number == ABORT:
+        return "ends itself: an index outside a std::vector, or another rule of C++'s library that is not kept"
     if number in TRAPS:
         return (
             "leaves what C++ defines: an index outside a local array or a std::vector, a division of an integer by 0, "
@@ -154,6 +159,34 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
         return f"{verb} {count} element{'s' if count > 1 else ''} before the beginning of {buffer['name']}"
     count = distance // buffer["size"] + 1
     return f"{verb} {count} element{'s' if count > 1 else ''} beyond the end of {buffer['name']}"
+
+
+def _undefined_sentence(signal: Mapping[str, Any], code: str) -> str:
+    """What of undefined behaviour the compiler's own checks saw."""
+    kind, value, of_type = signal["fault"], int(signal["value"]), str(signal["type"])
+    if kind == "index":
+        length = re.search(r"\[(\d+)\]", of_type)
+        name = _indexed(code, int(signal["column"]))
+        array = name or f"an array of {of_type}"
+        return f"uses index {value} of {array}" + (f", which has {length[1]} elements" if length else "")
+    if kind == "division":
+        return "divides an integer by 0"
+    if kind == "shift":
+        return f"shifts by {value} bits, which {of_type} does not have"
+    if kind == "conversion":
+        return f"converts a number to {of_type} that does not fit it: NaN, infinite or too large"
+    return f"lets an integer of type {of_type} overflow: make it long"
+
+
+def _indexed(code: str, column: int) -> str:
+    """The name before the index that ends at a column of a line."""
+    depth = 0
+    for at in range(min(column, len(code)) - 1, -1, -1):
+        depth += {"]": 1, "[": -1}.get(code[at], 0)
+        if code[at] == "[" and depth <= 0:
+            name = re.search(r"(\w+)\s*$", code[:at])
+            return name[1] if name else ""
+    return ""
 
 
 def _nearest(address: int, buffers: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], int] | None:
@@ -181,6 +214,8 @@ def _deeds(seen: Observation) -> str:
         return seen.overlap
     for name, mask in seen.unwritten.items():
         if mask.any():
+            if mask.all() and mask.size > 1:
+                return f"nothing of {name} is written"
             return _with_verb(describe_elements(name, mask), "is", "are", "never written")
     for name, mask in seen.unsteady.items():
         if mask.any():
@@ -263,7 +298,7 @@ def _not_numbers(seen: Observation) -> str:
         broken = wrong & ~np.isfinite(got) & np.isfinite(want)
         if broken.any():
             kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
-            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0"
+            said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0, or infinity times 0"
             return _with_verb(describe_elements(name, broken), "becomes", "become", said)
     return ""
 
@@ -311,18 +346,20 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     count = len(seen)
     deeds = [(one, said) for one in seen if (said := _deeds(one))]
     if deeds:
-        one, said = next(((one, said) for one, said in deeds if one.is_partly_wrong()), deeds[0])
+        deeds.sort(key=lambda deed: (not deed[0].is_partly_wrong(), deed[0].case.is_empty))
+        one, said = deeds[0]
         failures = sum(bool(_deeds(other)) or other.is_wrong for other in seen)
-        return Verdict(False, said, f"with {one.case.about}", cases=count, failures=failures)
+        about = one.case.about
+        return Verdict(False, said, f"with {about}", cases=count, failures=failures, case=about)
     failed = [one for one in seen if one.is_wrong]
     if not failed:
         worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
         return Verdict(True, cases=count, worst=worst)
-    first = next((one for one in failed if one.is_partly_wrong()), failed[0])
+    first = min(failed, key=lambda one: (not one.is_partly_wrong(), one.case.is_empty))
     alone = {one.case.alone for one in failed}
     sentence = (
         _mistake(failed, reference) or (alone.pop() if len(alone) == 1 else "") or _not_numbers(first)
         or _rounding(first) or _plain(first)
     )  # fmt: skip
     detail = f"with {first.case.about}: {_detail(first)}"
-    return Verdict(False, sentence, detail, cases=count, failures=len(failed))
+    return Verdict(False, sentence, detail, cases=count, failures=len(failed), case=first.case.about)

@@ -23,6 +23,7 @@ class Limit:
 
     seconds: float
     name: str
+    bound: str  # the same in a word: the cache or memory that it is, or arithmetic
 
 
 def recorded_peaks() -> Peaks | None:
@@ -54,7 +55,13 @@ def limit_of(flop: float, moved: float, threads: int, peaks: Peaks) -> Limit | N
     flops = [f.gflops for f in peaks.flops if (f.dtype, f.isa, f.threads) == ("float32", widest, threads)]
     found = []
     if rates and moved:
-        found.append(Limit(moved / max(rates) / 1e9, f"{level}, {max(rates):.3g} GB/s"))
+        found.append(
+            Limit(
+                moved / max(rates) / 1e9,
+                f"{level}, {max(rates):.3g} GB/s",
+                "memory" if level == "DRAM" else f"the {level} cache",
+            )
+        )
     if flops and flop:
-        found.append(Limit(flop / max(flops) / 1e9, f"multiply-adds, {max(flops):.3g} GFLOP/s"))
+        found.append(Limit(flop / max(flops) / 1e9, f"multiply-adds, {max(flops):.3g} GFLOP/s", "arithmetic"))
     return max(found, key=lambda limit: limit.seconds, default=None)

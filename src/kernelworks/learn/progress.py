@@ -19,13 +19,14 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class ProgressOfOne:
-    """Of one exercise. ``right`` says whether a check has passed; ``best_s`` is the shortest time of a call."""
+    """Of one exercise. ``right`` says whether a check has passed; ``best_s`` is the shortest time of a call,
+    None where nothing was timed."""
 
     checks: int = 0
     right: bool = False
     hints: int = 0
     gave_up: bool = False
-    best_s: float = 0.0
+    best_s: float | None = None
 
     @property
     def word(self) -> str:
@@ -38,12 +39,14 @@ class Progress:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.exercises: dict[str, ProgressOfOne] = {}
+        self.last = ""  # the exercise that was started or checked last
         path = folder / FILE
         if not path.exists():
             return
         try:
             found = read_json(path)
             self.exercises = {name: ProgressOfOne(**entry) for name, entry in found["exercises"].items()}
+            self.last = str(found.get("last", ""))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is damaged ({error}): mend or remove it") from error
 
@@ -59,6 +62,11 @@ class Progress:
         """Changes what is known of one exercise, and writes the file."""
         now = self.exercises.get(exercise.name, ProgressOfOne())
         self.exercises[exercise.name] = changed = dataclasses.replace(now, **changes)  # type: ignore[arg-type]
+        self.last = exercise.name
         entries = {name: dataclasses.asdict(entry) for name, entry in self.exercises.items()}
-        write_whole(self.folder / FILE, json.dumps({"exercises": entries}, indent=1) + "\n", prefix=".progress-")
+        write_whole(
+            self.folder / FILE,
+            json.dumps({"exercises": entries, "last": self.last}, indent=1) + "\n",
+            prefix=".progress-",
+        )
         return changed

@@ -2,7 +2,7 @@
 // by which instruction of which library, and whether it was written. Loaded into the worker; see worker.py.
 #include <dlfcn.h>
 #include <execinfo.h>
-#include <initializer_list>
+#include <stdint.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>
@@ -85,7 +85,7 @@ void end(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-extern "C" void watch(int descriptor) {
+extern "C" void learn_watch(int descriptor) {
     report = descriptor;
     void* frame[1];
     backtrace(frame, 1);  // loads what it needs, which a signal handler must not
@@ -100,9 +100,81 @@ extern "C" void watch(int descriptor) {
 }
 
 // A call that uses more of the processor than this ends the process; 0 takes the limit away.
-extern "C" void limit(double seconds) {
+extern "C" void learn_limit(double seconds) {
     itimerval timer{};
     timer.it_value.tv_sec = static_cast<time_t>(seconds);
     timer.it_value.tv_usec = static_cast<suseconds_t>((seconds - static_cast<double>(timer.it_value.tv_sec)) * 1e6);
     setitimer(ITIMER_VIRTUAL, &timer, nullptr);
+}
+
+// What the compiler's checks of undefined behaviour call, in the place of libubsan: the layout of the data is its own.
+namespace {
+
+struct Place {
+    const char* file;
+    uint32_t line, column;
+};
+struct Type {
+    uint16_t kind, info;
+    char name[1];  // quoted, and longer than this
+};
+struct Two {
+    Place place;
+    const Type *first, *second;
+};
+
+// A value that is handed over in a pointer, by the type it has.
+long long value_of(const Type* type, uintptr_t held) {
+    const int bits = 1 << (type->info >> 1);
+    if (!(type->info & 1) || bits >= 64) return static_cast<long long>(held);
+    const auto moved = static_cast<unsigned long long>(held) << (64 - bits);
+    return static_cast<long long>(moved) >> (64 - bits);
+}
+
+[[noreturn]] void undefined(const char* what, const Place& place, const Type* type, long long value) {
+    Line line;
+    line.words("{\"signal\": 4, \"address\": 0, \"writes\": 2, \"at\": 0, \"in\": \"\", \"fault\": \"");
+    line.words(what);
+    line.words("\", \"line\": ");
+    line.number(place.line);
+    line.words(", \"column\": ");
+    line.number(place.column);
+    line.words(value < 0 ? ", \"value\": -" : ", \"value\": ");
+    line.number(value < 0 ? 0ULL - static_cast<unsigned long long>(value) : static_cast<unsigned long long>(value));
+    line.words(", \"type\": \"");
+    for (const char* at = type ? type->name : ""; *at && line.length < 240; ++at) {
+        if (*at != '\'' && *at != '"' && *at != '\\') line.text[line.length++] = *at;
+    }
+    line.words("\"}\n");
+    if (write(report, line.text, static_cast<unsigned long>(line.length)) < 0) _exit(98);
+    _exit(99);
+}
+
+}  // namespace
+
+extern "C" {
+void __ubsan_handle_out_of_bounds_abort(const Two* two, uintptr_t index) {
+    undefined("index", two->place, two->first, value_of(two->second, index));
+}
+void __ubsan_handle_divrem_overflow_abort(const Two* two, uintptr_t, uintptr_t) {
+    undefined("division", two->place, two->first, 0);
+}
+void __ubsan_handle_shift_out_of_bounds_abort(const Two* two, uintptr_t, uintptr_t by) {
+    undefined("shift", two->place, two->first, value_of(two->second, by));
+}
+void __ubsan_handle_float_cast_overflow_abort(const Two* two, uintptr_t) {
+    undefined("conversion", two->place, two->second, 0);
+}
+void __ubsan_handle_add_overflow_abort(const Two* two, uintptr_t, uintptr_t) {
+    undefined("overflow", two->place, two->first, 0);
+}
+void __ubsan_handle_sub_overflow_abort(const Two* two, uintptr_t, uintptr_t) {
+    undefined("overflow", two->place, two->first, 0);
+}
+void __ubsan_handle_mul_overflow_abort(const Two* two, uintptr_t, uintptr_t) {
+    undefined("overflow", two->place, two->first, 0);
+}
+void __ubsan_handle_negate_overflow_abort(const Two* two, uintptr_t) {
+    undefined("overflow", two->place, two->first, 0);
+}
 }

@@ -33,6 +33,8 @@ TYPES: dict[str, Any] = {
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "int8_t": ctypes.c_int8, "uint8_t": ctypes.c_uint8,
     "uint16_t": ctypes.c_uint16, "bool": ctypes.c_bool,
 }  # fmt: skip
+PRINT_MARK = "\x1e"  # stands before a case's name in what the functions print
+BLOCK_ROWS = 8  # more than its share that one slice may do: it may cut the work in blocks
 CALL_S = 2.0  # of the processor that one call may use: each takes microseconds
 SLICES = (1, 2, 3, 5)  # into how many the work is cut
 
@@ -69,6 +71,7 @@ class _Runner:
     def call(self, case: Case, order: Sequence[tuple[int, ...]], **placed: Any) -> dict[str, Array]:
         """The outputs of one call, or of one for each slice in this order."""
         buffers = place_case(case, **placed)
+        os.write(1, f"\n{PRINT_MARK}{case.about}\n".encode())
         for slices in order:
             said = [buffer.describe() for buffer in buffers.values()]
             self.say(call={"case": case.about, "buffers": said, "slices": list(slices)})
@@ -114,7 +117,25 @@ def _overlap(runner: _Runner, case: Case, count: int) -> str:
                     "on two threads that is a race"
                 )
             owners[name] = np.where(mask, index, owners.get(name, np.full(mask.shape, -1)))
-    return ""
+    return next(filter(None, (_imbalance(name, mask, count) for name, mask in owners.items())), "")
+
+
+def _imbalance(name: str, owners: Array, count: int) -> str:
+    """What one of several slices does far beyond its share. ``owners``: the slice that writes each element."""
+    rows = owners.reshape(len(owners), -1).max(axis=1)
+    done = [int((rows == index).sum()) for index in range(count)]
+    busiest = int(np.argmax(done))
+    if done[busiest] <= -(-rows.size // count) + BLOCK_ROWS:
+        return ""
+    what = "rows" if owners.ndim > 1 else f"elements of {name}"
+    if done[busiest] < rows.size:
+        return (
+            f"slice {busiest} of {count} does {done[busiest]} of {rows.size} {what}: the others wait for it, "
+            "so give each about as many"
+        )
+    idle = "slice 0 none" if count == 2 and busiest else "the others none"
+    said = f"slice {busiest} of {count} does all {rows.size} {what}, {idle}"
+    return f"{said}: ith / nth is 0 for integers; multiply before you divide" if busiest == count - 1 else said
 
 
 def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runner) -> Observation:
@@ -149,7 +170,7 @@ def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runne
 
 def _attempt(exercise: Exercise, library: str, symbol: str, cases: list[Case], reference: Reference, say: Say,
              signals: ctypes.CDLL) -> None:  # fmt: skip
-    runner = _Runner(exercise, _function(library, symbol), say, signals.limit)
+    runner = _Runner(exercise, _function(library, symbol), say, signals.learn_limit)
     seen: list[Observation] = []
     for case in cases:
         seen.append(observe(exercise, case, reference, runner))
@@ -181,16 +202,16 @@ def main() -> None:
     try:
         exercise = load_exercise(Path(task["folder"]))
         reference = load_reference(exercise.folder)
-        signals = ctypes.CDLL(task["signals"])
+        signals = ctypes.CDLL(task["signals"], mode=ctypes.RTLD_GLOBAL)  # a learner's library calls it too
         print_at_once()
-        cases = list(reference.cases())
+        cases = sorted(reference.cases(), key=lambda case: case.is_empty)  # ordinary ones come first
         for index, (library, symbol) in enumerate(task["attempts"]):
             say(attempt=index)
             child = os.fork()
             if not child:
                 code = 1
                 try:
-                    signals.watch(descriptor)
+                    signals.learn_watch(descriptor)
                     _attempt(exercise, library, symbol, cases, reference, say, signals)
                     code = 0
                 except Exception as error:
@@ -199,7 +220,7 @@ def main() -> None:
             os.waitpid(child, 0)
         if task["timed"]:
             say(attempt=len(task["attempts"]))
-            signals.watch(descriptor)
+            signals.learn_watch(descriptor)
             _timed(exercise, task["timed"], reference, say)
     except Exception as error:
         say(error=f"{type(error).__name__}: {error}")
