@@ -76,6 +76,8 @@ CALL = "add_kernel<<<blocks, threads>>>(x, z, y, n);"
         ((CALL, "add_kernel(x, z, y, n);"), 11, "add_kernel is called without <<<blocks, threads>>>"),
         (('extern "C" void', 'extern "C" __global__ void'), 8, "add is the function that the CPU calls"),
         (("blockIdx.x * blockDim.x", "blockIdx * blockDim"), 4, "`.x` is missing: blockIdx.x"),
+        (("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx"), 4, "`.x` is missing: blockIdx.x"),
+        (("if (i < n)", "__shared__ short s; atomicAdd(&s, 1); if (i < n)"), 5, "Kind<short int>"),
         (("blockIdx.x * blockDim.x", "blockIdx.x * blockDim"), 4, "`.x` is missing: blockDim.x"),
     ],
 )
@@ -85,6 +87,7 @@ def test_what_nvcc_refuses_is_refused(tmp_path: Path, edit: tuple[str, str], lin
     result = check(exercise_named("cuda-add"), source)
     assert result.outcome == "not compiled"
     assert result.messages[0].line == line and said in result.messages[0].text
+    assert result.messages[0].code == source.read_text(encoding="utf-8").splitlines()[line - 1].strip()
 
 
 def test_what_kernel_and_host_print_is_shown_of_one_order(tmp_path: Path) -> None:
@@ -95,6 +98,17 @@ def test_what_kernel_and_host_print_is_shown_of_one_order(tmp_path: Path) -> Non
     result = check(exercise_named("cuda-add"), source)
     lines = ["n = 256:", "launch", "thread 0 has 0.0", "thread 1 has 1.5", "thread 2 has 3.0"]
     assert (result.outcome, result.printed.splitlines()) == ("right", lines)
+
+
+def test_what_is_printed_is_of_the_case_that_fails(tmp_path: Path) -> None:
+    """n = 256 is right, n = 300 is not; host code prints by std::cout, of which each order would print a line."""
+    source = tmp_path / "cuda_add.cu"
+    text = "#include <iostream>\n" + ADD.replace("if (i < n)", "if (i < 256)")
+    source.write_text(
+        text.replace("    int threads", "    std::cout << n << std::endl;\n    int threads"), encoding="utf-8"
+    )
+    result = check(exercise_named("cuda-add"), source)
+    assert (result.outcome, result.printed) == ("wrong", "n = 300:\n300\n")
 
 
 def test_what_a_kernel_prints_is_shown_though_it_crashes_and_prints_much(tmp_path: Path) -> None:

@@ -302,6 +302,8 @@ def test_sectors_and_bank_conflicts_are_counted_by_line() -> None:
         ("// asm(1)\n\n__shared__ float s[3];", 3, "inside the kernel"),
         ("void f() {\n k<<<1, 2>>>; }", 2, "kernel<<<grid, block>>>(arguments)"),
         ("void k(int n) {}\nvoid f() {\n k<<<1, 2>>>(3); }", 3, "k is launched with <<< >>>, but lacks __global__"),
+        ("template <int n = 1> void k(int m = 2) {}\nvoid f() { k<1><<<1, 2>>>(3); }", 2,
+         "k is launched with <<< >>>, but lacks __global__"),
         ("template <int n> __global__ void k() {}\nvoid f() { k<3>(); }", 2,
          "k is called without <<<blocks, threads>>>"),
         ("float g() { return 1; }\n__global__ void k(float* y) {\n y[0] = g(); }", 3,
@@ -337,6 +339,9 @@ template <class T, int n> __global__ void __launch_bounds__(128) k(T* y) {
 }
 __global__ void later(float* y) { y[0] = both(1.0f); }  // g() is called nowhere
 float g(float v) { return v > 0 ? g(-v) : both(v); }
+#if 0
+void old(float* y) { later(y); }
+#endif
 extern "C" void run(float* y) {
     later<<<1, 1>>>(y);
     inner::k<float, 3><<<rounded(3), 1>>>(y);

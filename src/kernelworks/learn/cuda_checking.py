@@ -21,6 +21,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ VERBS = {1: "reads", 2: "writes", 3: "updates"}
 
 @dataclass(frozen=True)
 class CudaCheck:
-    """``printed``: the first case in a line, and what its first order of threads prints."""
+    """``printed``: the case that the verdict names, or the first one, and what its first order of threads prints."""
 
     verdict: Verdict
     printed: str = ""
@@ -87,13 +88,28 @@ def _component_advice(message: str, line: str) -> str:
     return f": `.x` is missing: {whole[1]}.x"
 
 
+def _own_line(words: str, match: re.Match[str], name: str) -> int:
+    """The line of the source that a message is about. It may be in what a word of CUDA stands for: then the compiler
+    names the source before it (an instantiation) or behind it (a macro). 0 where it does not."""
+    if Path(match["file"]).name == name:
+        return int(match["line"])
+    here = rf"{re.escape(name)}:(\d+):\d+:\s+"
+    following = MESSAGE.search(words, match.end())
+    macro = re.search(
+        rf"{here}note: in expansion of macro", words[match.end() : following.start() if following else None]
+    )
+    before = list(re.finditer(rf"{here}required from here|: error: ", words[: match.start()]))
+    instance = before[-1] if before else None
+    return int((macro or instance or {1: None})[1] or 0)
+
+
 def _not_compiled(error: BuildError, text: str, name: str) -> NotCompiled | None:
     """The compiler's words by line; None where not the source is at fault."""
     if name not in str(error):
         return None
     code, found = text.splitlines(), []
     for match in MESSAGE.finditer(str(error)):
-        number = int(match["line"])
+        number = _own_line(str(error), match, name)
         line = code[number - 1].strip() if 0 < number <= len(code) else ""
         said = match["text"] + _component_advice(match["text"], line)
         found.append(CompilerMessage(number if line else 0, said, line))
@@ -250,6 +266,14 @@ def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, se
     return verdict
 
 
+def _printed(cases: Sequence[Case], seen: Emulation, verdict: Verdict) -> str:
+    """What the case that a verdict is about has printed, or the first one, behind a line with its name."""
+    named = [number for number, case in enumerate(cases) if f"with {case.about}" in verdict.detail]
+    number = max(named, key=lambda n: len(cases[n].about), default=0)  # n = 1000 has n = 1 in it
+    text = seen.printed[number] if number < len(seen.printed) else ""
+    return f"{cases[number].about}:\n{text}" if text else ""
+
+
 def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> list[CudaCheck]:
     """The verdict on each of several CUDA sources, compiled together, and what each prints. ``name``: of the source,
     for messages.
@@ -262,7 +286,7 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
     try:
         library = build_sources(texts, name, exercise.function, [_type(p) for p in exercise.parameters])
     except NotTranslated as refused:
-        raise NotCompiled([CompilerMessage(refused.line, refused.text)]) from None
+        raise NotCompiled([CompilerMessage(refused.line, refused.text, refused.code)]) from None
     except BuildError as error:
         refused_by_compiler = _not_compiled(error, texts[0], name)
         if refused_by_compiler is None:
@@ -280,6 +304,6 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
                 raise BuildError(str(error)) from error
             said = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
             raise NotCompiled([CompilerMessage(0, said)]) from None
-        printed = f"{cases[0].about}:\n{seen.printed}" if seen.printed else ""
-        checks.append(CudaCheck(_verdict(exercise, cases, reference, seen, text), printed))
+        verdict = _verdict(exercise, cases, reference, seen, text)
+        checks.append(CudaCheck(verdict, _printed(cases, seen, verdict)))
     return checks

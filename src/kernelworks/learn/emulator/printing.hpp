@@ -1,11 +1,12 @@
-// What the learner's code prints. A check runs it under many orders of threads: the first order of the first case is
-// let out, up to MOST_PRINTED bytes. These names stand before the C library's, since the library of the learner's
-// code looks for them in the program first.
+// What the learner's code prints. A check runs it under many orders of threads: stdout is open during the first order of
+// each case. CUDA's own printf and its kin come through here, up to MOST_PRINTED bytes of a case: they stand before the C
+// library's, since the library of the learner's code looks for them in the program first.
 #pragma once
 
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "hooks.hpp"
@@ -13,17 +14,30 @@
 namespace emulator {
 
 constexpr u64 MOST_PRINTED = 2000;
+constexpr char CASE_MARK = '\x1e';  // before what a case prints; `request.py` has it too
+inline u64 printed = 0;
 
-// Written at once, so that it is there also if the kernel never ends.
-inline void print(const char* text, u64 bytes) {
-    static u64 printed = 0;
-    if (case_number || gpu.order_number) return;
-    bytes = std::min(bytes, MOST_PRINTED - printed);
+inline void show(const char* text, u64 bytes) {
     while (bytes) {
         ssize_t done = ::write(STDOUT_FILENO, text, bytes);
         if (done <= 0) return;
-        text += done, bytes -= u64(done), printed += u64(done);
+        text += done, bytes -= u64(done);
     }
+}
+
+// Written at once, so that it is there also if the kernel never ends.
+inline void print(const char* text, u64 bytes) {
+    bytes = std::min(bytes, MOST_PRINTED - printed);
+    printed += bytes;
+    show(text, bytes);
+}
+
+inline void open_stdout(bool open) {
+    static int shown = dup(STDOUT_FILENO), nowhere = ::open("/dev/null", O_WRONLY);
+    std::fflush(stdout);  // of what host code gives to std::cout
+    dup2(open ? shown : nowhere, STDOUT_FILENO);
+    printed = 0;
+    if (open) show(&CASE_MARK, 1);
 }
 
 }  // namespace emulator

@@ -24,6 +24,7 @@ __all__ = ["refusals"]
 ATTRIBUTE = re.compile(r"__launch_bounds__\s*\([^()]*\)|__attribute__\s*\(\([^()]*(?:\([^()]*\))?[^()]*\)\)")
 OUTSIDE = re.compile(r"^\s*(?:inline\s+)?(?:namespace\b[^()]*|extern\s*)$")  # `extern "C"`: its string is blank here
 NAME_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*$")
+NOT_COMPILED = re.compile(r"^[ \t]*#[ \t]*if[ \t]+0\b.*?^[ \t]*#[ \t]*(?:endif|else|elif)\b", re.S | re.M)
 WORDS = {"__global__", "__device__", "__host__"}
 
 
@@ -70,14 +71,15 @@ def _statements(code: str) -> Iterator[tuple[str, int, int]]:
 def _declared(head: str) -> str:
     """The name of the function that a head declares; empty where it declares none."""
     head = re.sub(r"(\b(const|noexcept)\b|->[^()]*)\s*$", "", head.rstrip()).rstrip()
-    if not head.endswith(")") or re.search(r"=|\b(struct|class|union|enum|using|typedef)\b[^()]*$", head):
+    if not head.endswith(")"):
         return ""
     depth = 0
     for i in range(len(head) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(head[i], 0)
         if depth == 0:
             found = NAME_BEFORE.search(head[:i])
-            return found[1] if found and head[: found.start()].strip() else ""
+            before = head[: found.start()].strip() if found else ""
+            return found[1] if found and before and "=" not in re.sub(r"<[^<>]*>", "", before) else ""
     return ""
 
 
@@ -112,6 +114,9 @@ def refusals(code: str, text: str, host: str = "") -> list[tuple[int, str]]:
     ``code``: the text without comments, strings and ``#`` lines. ``host``: the name of the function that the CPU
     calls.
     """
+    for skipped in NOT_COMPILED.finditer(text):
+        begin, end = skipped.span()
+        code = code[:begin] + re.sub(r"[^\n]", " ", code[begin:end]) + code[end:]
     macros = set(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", text, re.M))
     functions = _functions(code, macros)
     found: list[tuple[int, str]] = []

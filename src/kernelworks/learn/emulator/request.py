@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 
 CPU_SECONDS = 6  # of one order, which takes 0.05 s at most: a thread that waits for what never comes would run on
 WALL_SECONDS = 120.0
+CASE_MARK, MOST_PRINTED = "\x1e", 2000  # as in `printing.hpp`
 
 
 class Role(IntEnum):
@@ -139,7 +140,7 @@ class Emulation:
     traffic: list[Traffic] = field(default_factory=list)
     outputs: list[OrderOutput] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
-    printed: str = ""  # by the first order of the first case
+    printed: list[str] = field(default_factory=list)  # by the first order of each case
 
 
 class EmulatorError(RuntimeError):
@@ -299,5 +300,5 @@ def run_library(
             raise EmulatorError(f"the emulator ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         records = [json.loads(line) for line in answer.read_text(encoding="utf-8").splitlines()]
         emulation = _answer(records, outputs.read_bytes(), cases, library, name)
-    emulation.printed = done.stdout[:4000]
+    emulation.printed = [said[:MOST_PRINTED] for said in done.stdout.split(CASE_MARK)[1:]]
     return emulation

@@ -264,6 +264,7 @@ static bool run_case(std::vector<Argument>& arguments, const std::vector<Order>&
     std::vector<u64> known;
     for (u32 number = 0; number < orders.size(); number++) {
         gpu.order_number = number;
+        if (number < 2) open_stdout(number == 0);
         gpu.reports = 0;
         gpu.order = orders[number];
         gpu.random = orders[number].seed * 0x9e3779b97f4a7c15ull | 1;

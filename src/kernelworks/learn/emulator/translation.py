@@ -44,6 +44,7 @@ class NotTranslated(Exception):
 
     line: int
     text: str
+    code: str = ""  # the line itself
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"
@@ -178,6 +179,7 @@ def translate(text: str, host: str = "") -> str:
     if re.search(r"^[ \t]*#[ \t]*include[ \t]*<cooperative_groups", text, re.M):
         raise NotTranslated(1, NOT_EMULATED[r"\bcooperative_groups\b"])
     for position, why in refusals(code, text, host):
-        raise NotTranslated(_line(text, position), why)
+        line = _line(text, position)
+        raise NotTranslated(line, why, text.splitlines()[line - 1].strip())
     text = INTRINSIC.sub(r"kw_\1(", HEADER.sub("", text))
     return _replace_launches(_replace_shared(text))
