@@ -81,7 +81,7 @@ def test_what_is_undefined_is_named(fault: str, value: int, of_type: str, said: 
 
 def test_cases_of_no_length_are_told_last() -> None:
     empty, usual = observed([9], [1], about="k = 0"), observed([9], [1], about="k = 4")
-    empty.case.arguments["k"] = 0
+    empty.case.arguments["a"] = np.zeros((2, 0))
     assert verdict_of(empty, usual).case == "k = 4"
     for seen in (empty, usual):
         seen.outputs["y"], seen.unwritten["y"] = np.zeros(2, np.float32), np.array([True, True])
@@ -142,7 +142,9 @@ def test_what_was_done_comes_before_what_came_out() -> None:
 def test_the_limit_is_the_longer_of_two_times() -> None:
     peaks = from_json(Peaks, json.dumps(json.loads(PEAKS.read_text(encoding="utf-8"))["peaks"]))
     moved = limit_of(1.0, 1e9, 1, peaks)
-    assert moved is not None and moved.name.startswith("DRAM")
+    assert moved is not None and moved.name.startswith("DRAM") and moved.bound == "memory"
+    near = limit_of(0.0, 1e3, 1, peaks)
+    assert near is not None and near.name.startswith("L1") and near.bound == "the L1 cache"
     assert limit_of(0.0, 0.0, 1, peaks) is None
 
 

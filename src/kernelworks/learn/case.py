@@ -70,8 +70,10 @@ class Case:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a length is 0: such a case shows what is forgotten last."""
-        return any(type(value) is int and value == 0 for value in self.arguments.values())
+        """Whether an array has no element, as where n or k is 0: such a case is told last."""
+        arrays = [v.array if isinstance(v, (Rows, State)) else v for v in self.arguments.values()]
+        shapes = [np.zeros(a.shape).size if isinstance(a, Output) else a.size for a in arrays if hasattr(a, "shape")]
+        return 0 in shapes
 
 
 def random(seed: int) -> np.random.Generator:

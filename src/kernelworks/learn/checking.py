@@ -267,7 +267,8 @@ def _with_unset_local(
     (attempt, _) = _run({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
     if not (attempt.verdict and (attempt.verdict.right or attempt.verdict.sentence != verdict.sentence)):
         return verdict
-    at = unset[0]
+    # Rather one that is nowhere the target of a plain assignment: that is added to, or read.
+    at = next((m for m in unset if not re.search(rf"\b{m['name']}\s*(\[[^]]*\]\s*)?=(?!=)", text[m.end() :])), unset[0])
     count = int(at["count"]) if (at["count"] or "").isdigit() else 0
     zeros = f"{{{', '.join(['0'] * count)}}}" if 0 < count <= MOST_ZEROS else "{}" if at["array"] else "0"
     sentence = f"{at['name']} is used before it was set: write {at['type']} {at['name']}{at['array'] or ''} = {zeros};"

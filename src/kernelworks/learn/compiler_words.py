@@ -9,16 +9,30 @@ __all__ = ["in_plain_words"]
 
 Q = "[\"'‘’`]"  # around what g++ quotes: that depends on the language of the terminal
 NUMBER = r"(float|double|int|long int)"
+MATHEMATICS = (
+    "exp",
+    "sqrt",
+    "tanh",
+    "pow",
+    "log",
+    "sin",
+    "cos",
+    "erf",
+    "fabs",
+    "abs",
+    "floor",
+    "round",
+    "fmax",
+    "fmin",
+)
 NAMES = {
+    **{name: f"{name} needs #include <cmath> at the top" for name in MATHEMATICS},
     "print": 'printing is printf("%ld %g\\n", i, y[i]); with #include <cstdio> at the top',
     "printf": "printf needs #include <cstdio> at the top",
     "max": "the larger of two is a > b ? a : b",
     "min": "the smaller of two is a < b ? a : b",
     "len": "an array does not know its length: a parameter such as n says it",
     "range": "for i in range(n) is for (long i = 0; i < n; ++i) { ... }",
-    "exp": "exp needs #include <cmath> at the top",
-    "sqrt": "sqrt needs #include <cmath> at the top",
-    "tanh": "tanh needs #include <cmath> at the top",
     "True": "it is true, with a small letter",
     "False": "it is false, with a small letter",
     "None": "C++ has no None",
@@ -40,9 +54,9 @@ def _operands(match: re.Match[str], code: str, text: str) -> str:
 
 def _place(match: re.Match[str], code: str, text: str) -> str:
     name = re.match(r"(\w+)\s*[-+*/]?=", code)
-    return (
-        f"{name[1]} is a place in memory: *{name[1]} = ..." if name else "a place in memory is written by *name = ..."
-    )
+    if name is None:
+        return "a pointer is a place in memory: *name = ... writes the number that lies there"
+    return f"{name[1]} is a place in memory: *{name[1]} = ... writes the first number, {name[1]}[i] = ... number i"
 
 
 def _read_only(match: re.Match[str], code: str, text: str) -> str:
@@ -54,6 +68,10 @@ def _undeclared(match: re.Match[str], code: str, text: str) -> str:
     name = match["name"]
     if name in NAMES:
         return NAMES[name]
+    if re.match(rf"for\s*\(\s*{name}\s*=", code):
+        return f"a loop makes its counter: for (long {name} = 0; ..."
+    if re.search(rf"\b{name}\s*\(", code):
+        return f"there is no function {name} here: is it spelled as where it is made, and does it stand above?"
     return f"there is no {name} here: is it spelled as above? A new variable needs a type, double {name} = 0;"
 
 
@@ -104,7 +122,10 @@ TABLE: tuple[tuple[str, Callable[[re.Match[str], str, str], str]], ...] = (
     (r"comparisons like", _said("two comparisons are joined by &&: 0 <= i && i < n")),
     (r"comma (expression in array subscript|operator has no effect)|left operand of comma", _comma),
     (rf"{Q}(?P<name>\w+){Q} (may be|is) used uninitialized", lambda match, code, text: (
-        f"{match['name']} is used before it was set: give it a value where it is made, {match['name']} = 0")),
+        f"{match['name']} is used before it was set: give it a value where it is made, = 0 (an array: = {{}})")),
+    (rf"{Q}(?P<name>\w+){Q} is not a member of {Q}std{Q}", lambda match, code, text: (
+        f"std::{match['name']} needs its #include at the top, such as <vector>, <cmath> or <algorithm>")),
+    (rf"expected {Q}\({Q} before", _said("for and if need ( ) and { }: for (long i = 0; i < n; ++i) { ... }")),
     (rf"unused (parameter|variable) {Q}(?P<name>\w+){Q}", lambda match, code, text: f"{match['name']} is never used"),
     (r"suggest parentheses around assignment", _said("= assigns; == compares")),
     (r"statement has no effect", _said("this computes something and keeps it nowhere")),
