@@ -18,7 +18,7 @@
 | slices | true: the last two parameters say which slice of the work this call is to do |
 | hints | sentences, each of which gives away a little more |
 | faster | what to try once it is right |
-| ladder | a ladder of ``kernelworks climb`` that goes on from here |
+| ladder | a ladder of ``kernelworks climb`` of the same computation, which goes on from here |
 | op | the op of the package that does the same |
 | wrong | attempts that a check must refuse: see below |
 
