@@ -160,6 +160,12 @@ def test_a_local_array_that_nobody_set_is_named(tmp_path: Path) -> None:
     assert found.sentence == "sums is used before it was set: write double sums[4] = {0, 0, 0, 0};"
 
 
+def test_a_local_that_was_set_is_not_accused(tmp_path: Path) -> None:
+    edit = ("double sums[4] = {0, 0, 0, 0};", "double sums[4]; for (double& sum : sums) { sum = 1; }")
+    found = check_of(tmp_path, "dot", edit).verdict
+    assert found is not None and not found.right and "before it was set" not in found.sentence
+
+
 def test_what_the_compiler_warns_of_stands_under_what_is_wrong(tmp_path: Path) -> None:
     found = check_of(tmp_path, "dot", ("double sum = ", "int sum = "))
     assert found.outcome == "wrong"

@@ -265,7 +265,7 @@ def _with_unset_local(
         return verdict
     library = str(build_with_zeros(source))
     (attempt, _) = _run({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
-    if not (attempt.verdict and (attempt.verdict.right or attempt.verdict.sentence != verdict.sentence)):
+    if not attempt.calls or _verdict(attempt, library, "", text).sentence == verdict.sentence:
         return verdict
     # Rather one that is nowhere the target of a plain assignment: that is added to, or read.
     at = next((m for m in unset if not re.search(rf"\b{m['name']}\s*(\[[^]]*\]\s*)?=(?!=)", text[m.end() :])), unset[0])
