@@ -45,7 +45,8 @@ for name, why in failed.items():
     last = name.rpartition(".")[2]
     on_gpu = last.startswith(("triton", "gpu_kernel")) or name.startswith("kernelworks.tile.") or last == "replay"
     of_host = name == "kernelworks.integrations.trainer" and "transformers" in why
-    assert of_host or (on_gpu and "triton" in why), (name, why)
+    of_extra = name.startswith("kernelworks.estimators.") and "sklearn" in why
+    assert of_host or of_extra or (on_gpu and "triton" in why), (name, why)
 assert kernelworks.softmax(torch.ones(2, 3), -1).sum() == 2
 """
 

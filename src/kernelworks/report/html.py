@@ -24,6 +24,7 @@ from kernelworks.records import (
 )
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
+from kernelworks.records.descent import Descent
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
@@ -34,6 +35,7 @@ from kernelworks.report import (
     bench,
     check_problem,
     compare,
+    descent,
     explain,
     fix,
     judge,
@@ -61,6 +63,7 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     Peaks: lambda some: (some[0].name, machine_parts(*some)),
     Climb: lambda some: (f"{some[0].ladder} - kernelworks climb", [html(climb.table(one)) for one in some]),
     Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
+    Descent: lambda some: (f"{some[0].program} - kernelworks descend", [html(descent.descent(one)) for one in some]),
     Diagnosis: lambda some: (some[0].program, diagnosis_parts(some[0])),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
     Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,8 +138,7 @@ def _make(
     generator: Generator, dtype: torch.dtype, lengths: Lengths, V: int, D: int, mode: str, *, kind: str = "normal",
     index: torch.dtype = torch.int64, weighted: bool = False, padding: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    ends = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
-    ids = torch.randint(0, V, (int(ends[-1]) if lengths else 0,), generator=generator)
+    ids = torch.randint(0, V, (sum(lengths),), generator=generator)
     if ids.numel() > 2:  # both ends of the table
         ids[0], ids[-1] = V - 1, 0
     if padding is not None:
@@ -146,7 +146,7 @@ def _make(
     weights = draw("normal", generator, dtype, ids.numel()) if weighted else None
     return {
         "ids": ids.to(index), "weight": draw(kind, generator, dtype, V, D),
-        "offsets": (ends - torch.tensor(lengths, dtype=torch.int64)).to(index), "mode": mode,
+        "offsets": torch.tensor([*itertools.accumulate(lengths, initial=0)][: len(lengths)], dtype=index), "mode": mode,
         "per_sample_weights": weights, "padding_idx": padding,
     }  # fmt: skip
 
