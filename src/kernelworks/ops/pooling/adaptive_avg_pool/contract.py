@@ -221,7 +221,12 @@ class AdaptivePool(OpPackage):
         )  # fmt: skip
         op: Op = Op(
             self.contract,
-            [*self._kernels(), *python_kernels(self.contract, forward, backward, self.composite, lambda: op)],
+            [
+                *self._kernels(),
+                *python_kernels(
+                    self.contract, forward, backward, self.composite, lambda: op, torch_backward=self._torch_backward
+                ),
+            ],
             op_package=self.op_package, forward=forward, backward=backward, composite=self.composite,
             mutants=tuple(self._mutants()),
         )  # fmt: skip
@@ -247,6 +252,17 @@ class AdaptivePool(OpPackage):
     def composite(self, x: Tensor, output_size: Any) -> Tensor:
         made: Tensor = self.function(x, ints(output_size, self.dims))
         return made
+
+    def _torch_backward(self, grad: Tensor, x: Tensor, output_size: Any, out: Any = None) -> Any:
+        """torch's own, which reads x's shape alone: its values are not at hand."""
+        shape, flow = x.new_empty(x.shape), grad
+        if not x.numel():  # torch declines those
+            return into(shape, out)
+        if self.dims == 1:  # that of a picture of one row
+            shape, flow = shape.unsqueeze(2), flow.unsqueeze(2)
+        aten = torch.ops.aten
+        of_torch = aten._adaptive_avg_pool3d_backward if self.dims == 3 else aten._adaptive_avg_pool2d_backward
+        return into(of_torch(flow, shape).reshape(x.shape).contiguous(), out)
 
     def empty_output(self, x: Tensor, output_size: Any) -> Tensor:
         """Where the output goes, which lies as torch's does."""
