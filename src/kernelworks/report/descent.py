@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from kernelworks.records.descent import Descent, FunctionTime, HotLoop, OperatorTime
@@ -16,7 +17,7 @@ __all__ = ["descent"]
 
 MOST_LINES = 14  # of a loop, unless everything is shown
 LABEL = 12
-MOST_NAME = 110  # characters of a C++ name
+MOST_NAME = 72  # characters of a C++ name
 
 
 def descent(record: Descent, *, verbose: bool = False) -> RenderableType:
@@ -64,8 +65,12 @@ def _of_torch(one: OperatorTime) -> str:
 
 
 def _row(label: str, text: str | Text) -> RenderableType:
-    line = Text.assemble((f"{label:{LABEL}}", "dim"), text)
-    return Padding(line, (0, 0, 0, 2), expand=False)
+    """A layer: its name, and what is known of it; what does not fit in a line goes on below its own begin."""
+    row = Table.grid(padding=0)
+    row.add_column(width=LABEL, no_wrap=True, style="dim")
+    row.add_column(overflow="fold")
+    row.add_row(label, text)
+    return Padding(row, (0, 0, 0, 2), expand=False)
 
 
 def _roofline(one: OperatorTime) -> Text:
@@ -77,7 +82,7 @@ def _roofline(one: OperatorTime) -> Text:
     if one.bound_s is None:
         return Text(f"{rates}; {intensity}; the peaks of this machine: `kernelworks machine`")
     share = quantity.percent(min(1.0, one.bound_s / one.seconds))
-    limit = Text.assemble("bound by ", (one.bottleneck, style_of(one.bottleneck)))
+    limit = Text(quantity.bottleneck(one.bottleneck), style=style_of(one.bottleneck))
     return Text.assemble(f"{rates}; {intensity}; {share} of the roofline ({one.peak}), ", limit)
 
 
