@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from kernelworks.build.disassembly import parse_listing
 from kernelworks.cli import app
 from kernelworks.climb.assembly import _loops
 from kernelworks.climb.climber import unmeasured_result
@@ -193,7 +194,7 @@ def test_the_inner_loop_is_the_one_with_the_arithmetic() -> None:
         ("1c", "add    rax,0x1"),
         ("20", "jne    1c <sgemm+0x1c>"),
     ]
-    (work, _, body), other = _loops(lines)
+    (work, _, body), other = _loops(parse_listing("\n".join(f"{at}:\t{text}" for at, text in lines)))
     assert (work, len(body), other[0]) == (16.0, 3, 0.0)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelworks.build.disassembly import Instruction, loops_of
 from kernelworks.descend.loop_sentences import explain_loop
-from kernelworks.descend.machine_code import Instruction, count_instructions, disassemble, hot_loop, loops_of
+from kernelworks.descend.machine_code import count_instructions, disassemble, hot_loop
 from kernelworks.descend.symbols import CodeLocation, Mappings, demangle_names
 
 DOT = """

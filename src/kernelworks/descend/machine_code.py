@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernelworks.build.disassembly import Instruction, list_code, loops_of, parse_listing
 from kernelworks.descend.symbols import CodeLocation
 from kernelworks.records.descent import LoopCounts
 
-__all__ = ["Instruction", "Loop", "count_instructions", "disassemble", "hot_loop", "loops_of"]
+__all__ = ["Loop", "count_instructions", "disassemble", "hot_loop"]
 
-LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(.*?)\s*(?:#.*|<[^>]*>)?$")
-TARGET = re.compile(r"^(?:0x)?([0-9a-f]+)(?:\s|$)")
 MEMORY, STACK = re.compile(r"\[([^\]]*)\]"), re.compile(r"\b[re]sp\b|\brbp-")
 REGISTER = re.compile(r"\b([xyz])mm\d+\b")
 BITS = {"x": 128, "y": 256, "z": 512}
-PREFIXES = ("rep", "repz", "repnz", "lock", "bnd", "notrack", "data16", "cs", "{evex}", "{vex}")
 NO_ACCESS = ("lea", "nop", "prefetch", "endbr", "call", "j", "ret", "clflush")
 READS_FIRST = ("cmp", "test", "ucomi", "comi", "vucomi", "vcomi", "push", "vtest", "ptest", "vptest")
 FUSED_NAME = re.compile(r"^vfn?m(?:add|sub|addsub|subadd)\d*(ps|pd|ph|ss|sd|sh)$|^vfn?m(?:add|sub)(ps|pd|ss|sd)$")
@@ -28,20 +25,6 @@ LANE_BITS = {"ps": 32, "pd": 64, "ph": 16, "ss": 32, "sd": 64, "sh": 16}
 TOTALS = ("loads", "stores", "spills", "reloads", "multiply_adds", "other_arithmetic", "gathers", "calls")
 MOST_BYTES = 1 << 16  # of code made while the program runs, around a place
 LEAST_SHARE = 0.25  # of a function's samples, that a loop has to hold
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One line of a disassembly, in Intel's syntax: the first operand is what is written."""
-
-    address: int
-    name: str
-    operands: str
-    target: int | None = None  # of a jump
-
-    @property
-    def text(self) -> str:
-        return f"{self.name} {self.operands}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +41,7 @@ def disassemble(place: CodeLocation) -> list[Instruction]:
     Code that was made while the program ran (oneDNN's, a graph's) is read from this process's memory."""
     if place.file.startswith("/"):
         bounds = [f"--start-address={place.begin:#x}", f"--stop-address={place.end:#x}"]
-        return _parsed(_objdump(["-d", *bounds, place.file]))
+        return parse_listing(list_code(["-d", *bounds, place.file]))
     begin = max(place.begin, place.address - MOST_BYTES // 2)
     end = min(place.end, place.address + MOST_BYTES // 2)
     try:
@@ -66,43 +49,11 @@ def disassemble(place: CodeLocation) -> list[Instruction]:
             memory.seek(begin)
             file.write(memory.read(end - begin))
             file.flush()
-            return _parsed(_objdump(["-D", "-b", "binary", "-m", "i386:x86-64", f"--adjust-vma={begin:#x}", file.name]))
+            return parse_listing(
+                list_code(["-D", "-b", "binary", "-m", "i386:x86-64", f"--adjust-vma={begin:#x}", file.name])
+            )
     except (OSError, ValueError, OverflowError):
         return []
-
-
-def _objdump(arguments: Sequence[str]) -> str:
-    command = ["objdump", "--no-show-raw-insn", "-M", "intel", *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def _parsed(text: str) -> list[Instruction]:
-    found = []
-    for line in text.splitlines():
-        match = LINE.match(line)
-        if match is None:
-            continue
-        address, name, operands = int(match[1], 16), match[2], match[3]
-        while name in PREFIXES and operands:
-            name, _, operands = operands.partition(" ")
-            operands = operands.strip()
-        jump = TARGET.match(operands) if name.startswith("j") else None
-        found.append(Instruction(address, name, operands, int(jump[1], 16) if jump else None))
-    return found
-
-
-def loops_of(code: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """Each loop as the places of its first and last instruction, the shortest first."""
-    places = {one.address: at for at, one in enumerate(code)}
-    found = {
-        (places[one.target], at)
-        for at, one in enumerate(code)
-        if one.target is not None and one.target <= one.address and one.target in places
-    }
-    return sorted(found, key=lambda loop: (loop[1] - loop[0], loop[0]))
 
 
 def hot_loop(code: Sequence[Instruction], samples: Mapping[int, int]) -> Loop | None:
