@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kernelworks.build.disassembly import parse_listing
+from kernelworks.build.code_listing import parse_listing
 from kernelworks.cli import app
 from kernelworks.climb.assembly import _loops
 from kernelworks.climb.climber import unmeasured_result

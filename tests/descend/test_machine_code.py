@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelworks.build.disassembly import Instruction, loops_of
+from kernelworks.build.code_listing import Instruction, loops_of
 from kernelworks.descend.loop_sentences import explain_loop
 from kernelworks.descend.machine_code import count_instructions, disassemble, hot_loop
 from kernelworks.descend.symbols import CodeLocation, Mappings, demangle_names

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelworks.build.disassembly import Instruction, list_code, loops_of, parse_listing
+from kernelworks.build.code_listing import Instruction, list_code, loops_of, parse_listing
 
 __all__ = ["inner_loop"]
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelworks.build.disassembly import Instruction, list_code, loops_of, parse_listing
+from kernelworks.build.code_listing import Instruction, list_code, loops_of, parse_listing
 from kernelworks.descend.symbols import CodeLocation
 from kernelworks.records.descent import LoopCounts
 
