@@ -227,6 +227,9 @@ CASES: dict[str, Case] = {
     "causal_conv1d": Case({"B": 2}, lambda B: (t(B, 3, 5), t(3, 4), t(3)), kw.causal_conv1d,
                           lambda x, w, b: F.conv1d(F.pad(x, (3, 0)), w[:, None], b, groups=3)),
     "conv2d": Case({"B": 2}, lambda B: (t(B, 3, 5, 4), t(6, 3, 2, 2), t(6)), kw.conv2d, F.conv2d),
+    "adaptive_avg_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),),
+                                lambda x, **n: kw.adaptive_avg_pool2d(x, (2, 3), **n),
+                                lambda x: F.adaptive_avg_pool2d(x, (2, 3))),
     "avg_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),), lambda x, **n: kw.avg_pool2d(x, 2, **n),
                        lambda x: F.avg_pool2d(x, 2)),
     **{f"{fold}_pool{dims}d": Case(
