@@ -4,7 +4,6 @@ hotspots, the optimizations, and the next steps again."""
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable
 
 from rich import box
@@ -13,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelworks.records import CounterCheck, Diagnosis, KernelTime
+from kernelworks.records.wall_clocks import half_spread
 from kernelworks.report import quantity
 from kernelworks.report.fix import optimizations, result_lines
 from kernelworks.report.hotspots import MOST_COLUMNS, hotspots, sort_worst_first
@@ -28,7 +28,6 @@ __all__ = [
 ]  # fmt: skip
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
-FEW_RUNS = 4  # fewer than these have no quartiles
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -142,8 +141,7 @@ def _wall(record: Diagnosis) -> str:
     said = f"{quantity.seconds(record.wall_s)} per run"
     if len(walls) < 2:
         return said
-    quartiles = statistics.quantiles(walls, n=4) if len(walls) >= FEW_RUNS else [min(walls), 0.0, max(walls)]
-    spread = (quartiles[2] - quartiles[0]) / 2 / record.wall_s if record.wall_s else 0.0
+    spread = half_spread(walls) / record.wall_s if record.wall_s else 0.0
     return f"{said} (+-{quantity.percent(spread)}, {len(walls)} runs)"
 
 

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kernelworks.records import Diagnosis, Hotspot
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 from kernelworks.report.text_lines import (
@@ -21,7 +22,7 @@ from kernelworks.report.text_lines import (
     without_reason,
 )
 
-__all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
+__all__ = ["bound_by", "hotspots", "sort_worst_first"]
 
 SHOWN_COUNT = 5  # the JSON and the page hold every hotspot
 MIN_GAIN_SHARE = 0.02  # of the wall clock: a smaller predicted gain does not put a hotspot before others
@@ -35,7 +36,6 @@ MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
 UNKNOWN = "-"  # without measured peaks: what is said of those once on top is not said of each hotspot
 AT_THE_ROOFLINE = "at the roofline"
-CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
 
 # A part of the time breakdown -> what bounds a hotspot whose time it is; "" where that is what bounds its work.
 CAUSES = {

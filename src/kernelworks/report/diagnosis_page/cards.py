@@ -6,12 +6,13 @@ from html import escape
 
 from kernelworks.records import Diagnosis, Fix
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
 from kernelworks.report.fix import gain_verdict
 
 __all__ = ["cards"]
 
-AT_PEAK, CONTENTION = "at peak", "CPU contention"  # parts of the time breakdown
+AT_PEAK = "at peak"  # a part of the time breakdown
 LEAST_MODELLED = 0.25  # if less of the time has a model, there is no share of the peak
 MOSTLY_MODELLED = 0.9  # if less, the card says of how much of the time it speaks
 NOTABLE_CONTENTION = 0.05  # of the wall clock
