@@ -27,8 +27,8 @@ def figure(value: float, axis: Axis) -> str:
 
 
 def axis_title(axis: Axis) -> str:
-    """The axis' label, with its unit if figures on it are bare numbers."""
-    return f"{axis.label}, {axis.unit}" if axis.unit else axis.label
+    """The axis' label, with its unit if that does not change with the size of the figure."""
+    return f"{axis.label}, {axis.unit}" if axis.unit and axis.unit not in ("s", "B") else axis.label
 
 
 def place_name(point: Point, axis: Axis) -> str:

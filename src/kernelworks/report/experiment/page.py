@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["parts"]
 
 MARKS = "os^Dv"
+MOST_DENSE = 1000  # times: the span of an axis that has ticks between powers of ten
 MOST_NAMES = 16  # below an axis of names
 
 
@@ -60,6 +61,8 @@ def picture(record: Experiment, width: float = plot.WIDE_INCHES) -> str:
         axes.minorticks_off()
     else:
         axes.xaxis.set_major_formatter(lambda x, _: figure(x, record.x))
+    if record.y.logarithmic:
+        _dense_ticks(axes)
     axes.yaxis.set_major_formatter(lambda y, _: figure(y, record.y) if record.y.unit in ("s", "B") else f"{y:g}")
     if not record.y.logarithmic:
         axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
@@ -72,6 +75,16 @@ def picture(record: Experiment, width: float = plot.WIDE_INCHES) -> str:
         labelcolor=plot.stand_in("ink"), borderpad=0,
     )  # fmt: skip
     return plot.svg_text(figure_, f"{record.y.label} over {record.x.label}")
+
+
+def _dense_ticks(axes: Axes) -> None:
+    """Ticks at 1, 2 and 5 of each power of ten where powers alone would be one or two."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    if high < MOST_DENSE * low:
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw(axes: Axes, series: Series, index: int) -> None:
