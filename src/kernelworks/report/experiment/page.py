@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["parts"]
 
-MARKS = "os^Dv"
+MARKS, DASHES = "os^Dv", ("--", "-.", ":")
 MOST_DENSE = 1000  # times: the span of an axis that has ticks between powers of ten
 MOST_NAMES = 16  # below an axis of names
 
@@ -65,7 +65,7 @@ def picture(record: Experiment, width: float = plot.WIDE_INCHES) -> str:
         _dense_ticks(axes)
     axes.yaxis.set_major_formatter(lambda y, _: figure(y, record.y) if record.y.unit in ("s", "B") else f"{y:g}")
     if not record.y.logarithmic:
-        axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
+        axes.set_ylim(bottom=min(0.0, *(p.low for series in record.series for p in series.points)))
     axes.set_xlabel(axis_title(record.x), color=plot.stand_in("muted"))
     axes.set_ylabel(axis_title(record.y), color=plot.stand_in("muted"))
     axes.grid(which="major", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
@@ -90,7 +90,7 @@ def _dense_ticks(axes: Axes) -> None:
 def _draw(axes: Axes, series: Series, index: int) -> None:
     variable = "muted" if series.is_limit else plot.SERIES[index % len(plot.SERIES)]
     colour, xs = plot.stand_in(variable), [p.x for p in series.points]
-    line = "--" if series.is_limit else "-"
+    line = DASHES[index % len(DASHES)] if series.is_limit else "-"
     mark = "" if series.is_limit else MARKS[index % len(MARKS)]
     axes.plot(
         xs, [p.value for p in series.points], line, color=colour, marker=mark, ms=5, linewidth=1.6, label=series.name
