@@ -20,7 +20,8 @@ PAGES = (
     "index.html", "tutorial.html", "glossary.html", "troubleshooting.html", "how-to/read-a-diagnosis.html",
     "how-to/pull-requests.html", "reference/cli.html", "reference/results.html", "reference/suite.html",
     "explanation/roofline.html", "explanation/architecture.html", "explanation/attention.html",
-    "explanation/warps.html", "explanation/tile-by-hand.html", "reference/experiment.html", "repository/ladders/cpu-sgemm/worklog.html",
+    "explanation/warps.html", "explanation/tile-by-hand.html", "reference/experiment.html",
+    "repository/ladders/cpu-sgemm/worklog.html",
 )  # fmt: skip
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
