@@ -23,6 +23,7 @@ from kernelworks.experiment.online_softmax import step_online
 from kernelworks.experiment.plan import run_plan
 from kernelworks.experiment.rounding import product_bound, rounded_to_bits, split_terms
 from kernelworks.experiment.walking import tiles, walks
+from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.clock.race import TimeStats
 from kernelworks.records import to_document
 from kernelworks.records.experiment import Experiment
@@ -90,7 +91,7 @@ def test_terminal_page_and_json_are_of_one_record(name: str, found: dict[str, Ex
     path.write_text(to_document(record), encoding="utf-8")
     assert read_record(path) == record and json.loads(path.read_text())["schema"] == "Experiment/1"
     page = html.render_page([record])
-    assert "<svg" in page and record.name in page and record._repr_html_()
+    assert "<svg" in page and record.name in page
     from rich.console import Console
 
     for width in (60, 132):
@@ -117,6 +118,20 @@ def test_they_are_listed_and_a_wrong_name_is_usage() -> None:
     assert all(name in CliRunner().invoke(app, ["experiment"]).stdout for name in NAMES)
     wrong = CliRunner().invoke(app, ["experiment", "strids"])
     assert wrong.exit_code == 2 and "no experiment is called 'strids'" in wrong.stderr
+
+
+def test_a_busy_machine_is_refused_unless_rough_figures_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def busy(plan: Any, say: Any, *, rough: bool = False) -> Experiment:
+        asked.append(rough)
+        raise Ambiguous(0.4, "a race")
+
+    monkeypatch.setattr(plans, "run_plan", busy)
+    refused = CliRunner().invoke(app, ["experiment", "strides"])
+    assert refused.exit_code == 3 and "--rough" in refused.stderr
+    CliRunner().invoke(app, ["experiment", "strides", "--rough"])
+    assert asked == [False, True]
 
 
 # ---------------------------------------------------------------- what the C++ walks touch
