@@ -18,7 +18,7 @@ SCALE_BITS, OUTLIER, OUTLIERS = 16, 20.0, 1000  # one weight of so many is so ma
 PACKED_BLOCK = 32
 
 
-def rounded(x: torch.Tensor, block: int, bits: int) -> torch.Tensor:
+def round_blocks(x: torch.Tensor, block: int, bits: int) -> torch.Tensor:
     """Each block as integers from -(2^(bits - 1) - 1) to as much, times a scale in float16."""
     most = 2 ** (bits - 1) - 1
     blocks = x.reshape(-1, block)
@@ -43,10 +43,14 @@ def _run(say: Say, rough: bool) -> Findings:
     usual = pointed.abs() < OUTLIER / 4  # what lies beside the outliers
 
     lost = {
-        "4 bits": [share_off(plain, rounded(plain, block, 4)) for block in BLOCKS],
-        "4 bits, beside outliers": [share_off(pointed[usual], rounded(pointed, block, 4)[usual]) for block in BLOCKS],
-        "8 bits": [share_off(plain, rounded(plain, block, 8)) for block in BLOCKS],
-        "8 bits, beside outliers": [share_off(pointed[usual], rounded(pointed, block, 8)[usual]) for block in BLOCKS],
+        "4 bits": [share_off(plain, round_blocks(plain, block, 4)) for block in BLOCKS],
+        "4 bits, beside outliers": [
+            share_off(pointed[usual], round_blocks(pointed, block, 4)[usual]) for block in BLOCKS
+        ],
+        "8 bits": [share_off(plain, round_blocks(plain, block, 8)) for block in BLOCKS],
+        "8 bits, beside outliers": [
+            share_off(pointed[usual], round_blocks(pointed, block, 8)[usual]) for block in BLOCKS
+        ],
     }
     series = tuple(
         Series(name, tuple(computed_point(block, share) for block, share in zip(BLOCKS, shares, strict=True)))

@@ -7,14 +7,14 @@ from kernelworks.records.experiment import Axis, Series
 
 __all__ = ["PLAN"]
 
-EXPERTS, CHOSEN = 128, 8
+EXPERTS, EXPERTS_A_TOKEN = 128, 8
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DRAWS = 32
 
 
 def expected_share(tokens: int) -> float:
-    """Of the experts, that ``tokens`` tokens name if each names ``CHOSEN`` of them by chance: ``1 - (1 - k / E)^T``."""
-    return 1 - (1 - CHOSEN / EXPERTS) ** tokens
+    """Of the experts, that T tokens name if each names k of E by chance: ``1 - (1 - k / E)^T``."""
+    return 1 - (1 - EXPERTS_A_TOKEN / EXPERTS) ** tokens
 
 
 def _run(say: Say, rough: bool) -> Findings:
@@ -28,7 +28,7 @@ def _run(say: Say, rough: bool) -> Findings:
     def touched(tokens: int, bias: torch.Tensor) -> float:
         found = 0
         for _ in range(DRAWS):
-            _, chosen = kernelworks.router_topk(torch.randn(tokens, EXPERTS, generator=draws) + bias, CHOSEN)
+            _, chosen = kernelworks.router_topk(torch.randn(tokens, EXPERTS, generator=draws) + bias, EXPERTS_A_TOKEN)
             found += int(chosen.unique().numel())
         return 100 * found / DRAWS / EXPERTS
 
@@ -40,7 +40,7 @@ def _run(say: Say, rough: bool) -> Findings:
         return Series(name, tuple(computed_point(t, y) for t, y in zip(TOKENS, found, strict=True)), is_limit)
 
     at = TOKENS.index(16)
-    served = TOKENS[at] * CHOSEN / (even[at] * EXPERTS / 100)
+    served = TOKENS[at] * EXPERTS_A_TOKEN / (even[at] * EXPERTS / 100)
     return Findings(
         Axis("tokens in one step", "", logarithmic=True), Axis("experts whose weights are read", "%"),
         (series("router without preference", even), series("router with favourites", skewed),
@@ -53,7 +53,10 @@ def _run(say: Say, rough: bool) -> Findings:
             f"with favourites 16 tokens read {skewed[at]:.3g}%: fewer bytes, and one expert with a long queue",
         ),
         "",
-        (f"{EXPERTS} experts, {CHOSEN} for each token, chosen by kernelworks.router_topk; means of {DRAWS} draws",),
+        (
+            f"{EXPERTS} experts, {EXPERTS_A_TOKEN} for each token, chosen by kernelworks.router_topk; "
+            f"means of {DRAWS} draws",
+        ),
     )  # fmt: skip
 
 
