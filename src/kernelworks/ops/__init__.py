@@ -89,12 +89,15 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "reduction": (
         "argmax",
         "argmin",
+        "cosine_similarity",
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",
         "nll_loss",
+        "prod",
         "softmax",
         "sum",
+        "triplet_margin_loss",
     ),
     "routing": (
         "combine",

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.argmin import argmin as argmin
+    from kernelworks.ops.reduction.cosine_similarity import cosine_similarity as cosine_similarity
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.loss_table import mse_loss as mse_loss
     from kernelworks.ops.reduction.loss_table import smooth_l1_loss as smooth_l1_loss
     from kernelworks.ops.reduction.nll_loss import nll_loss as nll_loss
+    from kernelworks.ops.reduction.prod import prod as prod
     from kernelworks.ops.reduction.reduction_table import amax as amax
     from kernelworks.ops.reduction.reduction_table import amin as amin
     from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.reduction_table import var as var
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.reduction.triplet_margin_loss import triplet_margin_loss as triplet_margin_loss
     from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.routing.router_topk import router_topk as router_topk
@@ -165,6 +168,7 @@ if TYPE_CHECKING:
         "conv_transpose1d",
         "conv_transpose2d",
         "conv_transpose3d",
+        "cosine_similarity",
         "cross_entropy",
         "cumprod",
         "cumsum",
@@ -222,6 +226,7 @@ if TYPE_CHECKING:
         "norm",
         "paged_attention",
         "polynomial_matmul",
+        "prod",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -253,6 +258,7 @@ if TYPE_CHECKING:
         "tanhshrink",
         "threshold",
         "topk",
+        "triplet_margin_loss",
         "var",
         "varlen_attn",
     ]
@@ -604,6 +610,10 @@ SCHEMAS = {
         "forward": "binary_cross_entropy_with_logits(Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "binary_cross_entropy_with_logits_backward(Tensor grad_output, Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "cosine_similarity": {
+        "forward": "cosine_similarity(Tensor x1, Tensor x2, int dim, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "cosine_similarity_backward(Tensor grad_output, Tensor x1, Tensor x2, int dim, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
@@ -652,6 +662,10 @@ SCHEMAS = {
         "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
         "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
     },
+    "prod": {
+        "forward": "prod(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "prod_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
     "smooth_l1_loss": {
         "forward": "smooth_l1_loss(Tensor x, Tensor target, str reduction, float beta, str? op_kernel=None) -> Tensor",
         "backward": "smooth_l1_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, float beta, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
@@ -667,6 +681,10 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "triplet_margin_loss": {
+        "forward": "triplet_margin_loss(Tensor anchor, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "triplet_margin_loss_backward(Tensor grad_loss, Tensor anchor, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "var": {
         "forward": "var(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",
