@@ -156,7 +156,7 @@ def convolutions(x: Tensor, a: Arrays) -> None:
 
 def losses(x: Tensor, a: Arrays, target: Tensor) -> None:
     assert_type(kw.cosine_similarity(x, x, eps=1e-6), Tensor)
-    assert_type(kw.cosine_similarity(a, x2=a, dim=0), Arrays)
+    assert_type(kw.cosine_similarity(x1=a, x2=a, dim=0), Arrays)
     assert_type(kw.nll_loss(x, target, ignore_index=0), Tensor)
     assert_type(kw.triplet_margin_loss(x, x, x, swap=True), Tensor)
     assert_type(kw.triplet_margin_loss(a, a, a, 0.5, 1.0, reduction="none"), Arrays)

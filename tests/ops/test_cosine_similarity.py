@@ -23,7 +23,7 @@ def test_shapes_broadcast(one: tuple[int, ...], other: tuple[int, ...], dim: int
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(shape, generator=generator).requires_grad_() for shape in (one, other)]
     exact = [t.detach().double().requires_grad_() for t in given]
-    got, want = kw.cosine_similarity(*given, dim, 1e-6, kernel=kernel), F.cosine_similarity(*exact, dim, 1e-6)
+    got, want = kw.cosine_similarity(*given, dim, eps=1e-6, kernel=kernel), F.cosine_similarity(*exact, dim, 1e-6)
     assert got.shape == want.shape
     torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-6)
     flow = torch.randn(want.shape, generator=generator)
@@ -34,13 +34,13 @@ def test_shapes_broadcast(one: tuple[int, ...], other: tuple[int, ...], dim: int
 
 
 def test_shapes_that_do_not_broadcast_are_refused() -> None:
-    with pytest.raises(ValueError, match="x2 must have shape"):
-        kw.cosine_similarity(torch.ones(3, 5), torch.ones(4, 5))
+    with pytest.raises(ValueError, match="y must have shape"):
+        kw.cosine_similarity(torch.ones(3, 5), torch.ones(4, 5), eps=1e-8)
 
 
 def test_a_norm_below_eps_lets_the_gradient_of_the_norm_through() -> None:
-    x1, x2 = torch.tensor([[0.3, 0.4]]), torch.tensor([[1.0, 0.0]])
-    (found,) = torch.autograd.grad(kw.cosine_similarity(x1.requires_grad_(), x2, 1, 2.0, kernel="scalar"), x1)
-    # x2 / (n1 n2) - x1 (x1.x2) / (n1^2 n2 |x1|) with n1 = n2 = 2
+    x, y = torch.tensor([[0.3, 0.4]]), torch.tensor([[1.0, 0.0]])
+    (found,) = torch.autograd.grad(kw.cosine_similarity(x.requires_grad_(), y, eps=2.0, kernel="scalar"), x)
+    # y / (n1 n2) - x (x.y) / (n1^2 n2 |x|) with n1 = n2 = 2
     want = torch.tensor([[0.25 - 0.3 * 0.3 / (8 * 0.5), -0.4 * 0.3 / (8 * 0.5)]])
     torch.testing.assert_close(found, want)

@@ -611,8 +611,8 @@ SCHEMAS = {
         "backward": "binary_cross_entropy_with_logits_backward(Tensor grad_output, Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "cosine_similarity": {
-        "forward": "cosine_similarity(Tensor x1, Tensor x2, int dim, float eps, str? op_kernel=None) -> Tensor",
-        "backward": "cosine_similarity_backward(Tensor grad_output, Tensor x1, Tensor x2, int dim, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+        "forward": "cosine_similarity(Tensor x, Tensor y, int dim, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "cosine_similarity_backward(Tensor grad_output, Tensor x, Tensor y, int dim, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
@@ -683,8 +683,8 @@ SCHEMAS = {
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
     },
     "triplet_margin_loss": {
-        "forward": "triplet_margin_loss(Tensor anchor, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, str? op_kernel=None) -> Tensor",
-        "backward": "triplet_margin_loss_backward(Tensor grad_loss, Tensor anchor, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "triplet_margin_loss(Tensor x, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "triplet_margin_loss_backward(Tensor grad_loss, Tensor x, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "var": {
         "forward": "var(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",

@@ -22,14 +22,14 @@ __all__ = ["ARGUMENTS", "CONTRACT", "reference"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 ARGUMENTS: Arguments = {
-    "x1": T("..."), "x2": T("...", like="x1"), "dim": Dim("x1", scalar=True), "eps": Real(1e-8, least=0.0),
+    "x": T("..."), "y": T("...", like="x"), "dim": Dim("x", scalar=True), "eps": Real(1e-8, least=0.0),
 }  # fmt: skip
-BROADCAST = "x2 of a dimension more"  # the public function takes it, and hands on one shape
+BROADCAST = "y of a dimension more"  # the public function takes it, and hands on one shape
 DEFAULTS = {"dim": 1, "eps": 1e-8}
 
 
-def reference(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> tuple[Tensor, ...]:
-    return (F.cosine_similarity(x1, x2, dim, to_float32(eps)),)
+def reference(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> tuple[Tensor, ...]:
+    return (F.cosine_similarity(x, y, dim, to_float32(eps)),)
 
 
 # ---------------------------------------------------------------- bounds
@@ -37,14 +37,14 @@ def reference(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> tuple[
 
 def _norms(args: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Both norms, and what they are divided by, with a dimension of 1."""
-    dims, eps = (args["dim"],) if args["x1"].dim() else (), to_float32(args["eps"])
-    one, other = (torch.linalg.vector_norm(args[n], 2, dims or None, keepdim=True) for n in ("x1", "x2"))
+    dims, eps = (args["dim"],) if args["x"].dim() else (), to_float32(args["eps"])
+    one, other = (torch.linalg.vector_norm(args[n], 2, dims or None, keepdim=True) for n in ("x", "y"))
     return one, other, one.clamp_min(eps), other.clamp_min(eps)
 
 
 def _sizes(args: dict[str, Any]) -> tuple[Tensor, int]:
     """The sum of the magnitudes of all products of a line, and how many there are."""
-    products = (args["x1"] * args["x2"]).abs()
+    products = (args["x"] * args["y"]).abs()
     return products.sum(args["dim"], keepdim=True) if products.dim() else products, count_of(
         tuple(products.shape), args["dim"]
     )
@@ -64,14 +64,14 @@ def gradient_bound(
     """Of both terms the magnitudes, for they cancel where the two vectors are parallel."""
     products, n = _sizes(args)
     norm1, norm2, one, other = _norms(args)
-    flow = grads[0].abs().reshape(kept_shape(tuple(args["x1"].shape), args["dim"]))
+    flow = grads[0].abs().reshape(kept_shape(tuple(args["x"].shape), args["dim"]))
 
     def of(own: str, their: str, norm: Tensor, mine: Tensor, yours: Tensor) -> Tensor:
         along = torch.where(norm > 0, args[own].abs() * products / (yours * mine.square() * norm), 0.0)
         inside: Tensor = (4 * n + 24) * U64 * flow * (args[their].abs() / (one * other) + along)
         return rounded_bound(gradients[own], dtype) + inside
 
-    bounds = {"x1": ("x1", "x2", norm1, one, other), "x2": ("x2", "x1", norm2, other, one)}
+    bounds = {"x": ("x", "y", norm1, one, other), "y": ("y", "x", norm2, other, one)}
     return {name: of(*bounds[name]) for name in gradients}
 
 
@@ -80,15 +80,15 @@ def gradient_bound(
 
 def dims(request: Request) -> dict[str, int]:
     """Lines, their elements, and how many lines lie side by side."""
-    shape, dim = request.args["x1"].shape, request.args["dim"]
+    shape, dim = request.args["x"].shape, request.args["dim"]
     n, inner = count_of(shape, dim), 1
     for size in shape[dim % len(shape) + 1 :] if shape else ():
         inner *= size
-    return {"M": request.args["x1"].numel // max(n, 1), "N": n, "inner": inner}
+    return {"M": request.args["x"].numel // max(n, 1), "N": n, "inner": inner}
 
 
 def cost(request: Request) -> Cost:
-    x = request.args["x1"]
+    x = request.args["x"]
     lines = x.numel // max(count_of(x.shape, request.args["dim"]), 1) * x.dtype.itemsize
     if request.pass_ == "backward":
         return Cost(12.0 * x.numel, 0.0, 2 * x.nbytes + lines, 2 * x.nbytes)
@@ -105,19 +105,19 @@ def _case(
     name = f"{kind}, " * (kind != "normal") + f"dim {dim} of {list(shape)}" + f", {how}" * bool(how)
 
     def make(generator: Generator, dtype: torch.dtype) -> dict[str, Any]:
-        x1 = draw(kind, generator, dtype, *shape)
-        x2 = normal(generator, dtype, *shape)
+        x = draw(kind, generator, dtype, *shape)
+        y = normal(generator, dtype, *shape)
         if how == "nearly parallel":
-            x2 = (x1 + 2.0**-6 * x2).to(dtype)
+            y = (x + 2.0**-6 * y).to(dtype)
         elif how == "opposite":
-            x2 = -2.0 * x1
+            y = -2.0 * x
         elif how == "both of the kind":
-            x2 = draw(kind, generator, dtype, *shape)
-        elif how == "x1 is shorter than eps":
-            x1 = (x1 * 2.0**-8).to(dtype)
+            y = draw(kind, generator, dtype, *shape)
+        elif how == "x is shorter than eps":
+            x = (x * 2.0**-8).to(dtype)
         elif how == "some lines are 0":
-            x1[::2] = 0.0
-        return {"x1": x1, "x2": x2, "dim": dim, "eps": eps}
+            x[::2] = 0.0
+        return {"x": x, "y": y, "dim": dim, "eps": eps}
 
     return Case(name + f", eps {eps:g}" * (eps != 1e-8), make, **more)
 
@@ -143,7 +143,7 @@ def _cases() -> Iterator[Case]:
     for shape, dim in (((6, 129), 1), ((37, 20), 0)):
         for how in ("nearly parallel", "opposite", "some lines are 0"):
             yield _case(shape, dim, how=how)
-        yield _case(shape, dim, eps=3.0, how="x1 is shorter than eps")
+        yield _case(shape, dim, eps=3.0, how="x is shorter than eps")
         yield _case(shape, dim, eps=100.0)
     yield _case((5, 33), -1, "zeros", eps=0.0, gradients=False)
     for shape, dim in (((2, 150_001), -1), ((20_003, 5), 0)):  # too few lines and too long for one thread each
@@ -152,8 +152,8 @@ def _cases() -> Iterator[Case]:
 
 BENCH = (((4096, 768), 1, F32), ((4096, 768), 1, BF16), ((64, 256, 256), 1, F32))
 CONTRACT = Contract(
-    name="cosine_similarity", family="reduction", formula="output = x1.x2 / (max(|x1|, eps) max(|x2|, eps)) along dim",
-    source="torch.nn.functional.cosine_similarity", outputs=("output",), differentiable=("x1", "x2"),
+    name="cosine_similarity", family="reduction", formula="output = x.y / (max(|x|, eps) max(|y|, eps)) along dim",
+    source="torch.nn.functional.cosine_similarity", outputs=("output",), differentiable=("x", "y"),
     check=check_of(ARGUMENTS, DEFAULTS), reference=reference, bound=bound, gradient_bound=gradient_bound, cost=cost,
     dims=dims, cases=tuple(_cases()),
     bench_cases=tuple(_case(s, d, dtypes=(t,)) for s, d, t in BENCH),

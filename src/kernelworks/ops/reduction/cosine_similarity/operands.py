@@ -11,17 +11,17 @@ from kernelworks.contract.row_layout import Lines, lines
 __all__ = ["broadcast", "side_by_side"]
 
 
-def side_by_side(x1: Tensor, x2: Tensor, dim: int) -> tuple[tuple[Tensor, Tensor], Lines]:
+def side_by_side(x: Tensor, y: Tensor, dim: int) -> tuple[tuple[Tensor, Tensor], Lines]:
     """Both as they are if their lines along ``dim`` lie alike, else as contiguous copies; and the lines of both."""
-    one, other = lines(x1, dim), lines(x2, dim)
+    one, other = lines(x, dim), lines(y, dim)
     if one[1:] != other[1:]:
-        one, other = lines(x1.contiguous(), dim), lines(x2.contiguous(), dim)
+        one, other = lines(x.contiguous(), dim), lines(y.contiguous(), dim)
     return (one.tensor, other.tensor), one
 
 
-def broadcast(x1: Any, x2: Any) -> bool:
+def broadcast(x: Any, y: Any) -> bool:
     """Whether two arrays have different shapes, and come to one."""
-    one, other = getattr(x1, "shape", None), getattr(x2, "shape", None)
+    one, other = getattr(x, "shape", None), getattr(y, "shape", None)
     if one is None or other is None or one == other:
         return False
     return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))

@@ -1,11 +1,10 @@
-// The cosine between two lines: three stages of float64, and both gradients of them. For every instruction set, and in
-// plain C++ for `scalar`.
+// The cosine between two lines: three stages of float64, and both gradients of them. For every instruction set.
 #include "stage_reduction.hpp"
 
 namespace kw {
 namespace {
 
-// Stages: |x1|, |x2|, and x1.x2, which a forward divides. The number is eps.
+// Stages: |x|, |y|, and x.y, which a forward divides. The number is eps.
 template <int GRADIENTS>
 struct Cosine {
     static constexpr int OPERANDS = 2, STAGES = 3, NUMBERS = 1, RESULTS = GRADIENTS;

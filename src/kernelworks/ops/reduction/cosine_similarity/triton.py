@@ -19,12 +19,12 @@ CONFIGS = configs(__file__)
 
 
 @kernel
-def _square_of_x1(operand, found, n, number):
+def _square_of_x(operand, found, n, number):
     return operand[0] * operand[0]
 
 
 @kernel
-def _square_of_x2(operand, found, n, number):
+def _square_of_y(operand, found, n, number):
     return operand[1] * operand[1]
 
 
@@ -68,25 +68,25 @@ def _gradients(operand, found, n, coefficient, number):
     return (coefficient * (operand[1] / both - along1), coefficient * (operand[0] / both - along2))
 
 
-NORMS = ((_square_of_x1, "sum", _root), (_square_of_x2, "sum", _root))
+NORMS = ((_square_of_x, "sum", _root), (_square_of_y, "sum", _root))
 AHEAD = Stages((*NORMS, (_product, "sum", _cosine)))
 BACK = Stages((*NORMS, (_product, "sum", _sum)), _flow, _gradients)
 
 
-def forward(x1: Tensor, x2: Tensor, dim: int, eps: float, out: Tensor | None = None) -> Tensor:
+def forward(x: Tensor, y: Tensor, dim: int, eps: float, out: Tensor | None = None) -> Tensor:
     if out is None:
-        out = torch.empty(reduced_shape(tuple(x1.shape), dim, False), dtype=x1.dtype, device=x1.device)
-    if not x1.numel():
+        out = torch.empty(reduced_shape(tuple(x.shape), dim, False), dtype=x.dtype, device=x.device)
+    if not x.numel():
         return out.zero_()
-    operands, where = side_by_side(x1, x2, dim)
+    operands, where = side_by_side(x, y, dim)
     reduce_stages(CONFIGS, AHEAD, operands, where, (float(eps),), out)
     return out
 
 
-def backward(grad: Tensor, x1: Tensor, x2: Tensor, dim: int, eps: float, needs: Any, out: Any = None) -> Any:
-    operands, where = side_by_side(x1.contiguous(), x2.contiguous(), dim)
+def backward(grad: Tensor, x: Tensor, y: Tensor, dim: int, eps: float, needs: Any, out: Any = None) -> Any:
+    operands, where = side_by_side(x.contiguous(), y.contiguous(), dim)
     made = tuple(map(torch.empty_like, operands)) if out is None else tuple(out)
-    if x1.numel():
+    if x.numel():
         wanted = tuple(m if need or out is not None else None for m, need in zip(made, needs, strict=True))
         found = reduce_stages(CONFIGS, BACK, operands, where, (float(eps),), None)
         write_gradients(CONFIGS, BACK, operands, where, (float(eps),), grad.contiguous(), found, wanted)

@@ -22,7 +22,6 @@ from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["OP", "prod"]
 
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "simd.cpp")
 NANOSECONDS = 0.3  # about what an element takes one thread
 
 
@@ -38,7 +37,7 @@ def prod(
 ) -> Array: ...  # fmt: skip
 @two_names
 def prod(
-    x: Any = ABSENT, dim: Any = None, *rest: Any, keepdim: Any = False, out: Any = None, kernel: str | None = None,
+    x: Any = ABSENT, dim: Any = ABSENT, *rest: Any, keepdim: Any = False, out: Any = None, kernel: str | None = None,
     **torchs: Any,
 ) -> Any:  # fmt: skip
     """The product of the elements along dimensions, or of all.
@@ -49,7 +48,8 @@ def prod(
 
     Args:
         x: any shape, float32, bfloat16 or float16, any strides.
-        dim: dimensions, also counted from the end: one, a list of them, or None for all.
+        dim: dimensions, also counted from the end: one, a list of them, or None for all. A call in torch's way has one;
+            without it torch's function runs.
         keepdim: whether the output keeps the dimensions, with one element.
         out: where to write: a contiguous tensor like the output.
         kernel: the name of one implementation; by default the dispatcher chooses.
@@ -65,8 +65,9 @@ def prod(
     Source: torch.prod.
     """
     if torchs or rest:
-        return TORCH_SIGNATURE((x, () if dim is None else dim, *rest), torchs, {"keepdim": keepdim}, out, kernel)
-    return OP.call(x, dim, keepdim, out, kernel)
+        given = (x,) if dim is ABSENT else (x, dim, *rest)
+        return TORCH_SIGNATURE(given, torchs, {"keepdim": keepdim}, out, kernel)
+    return OP.call(x, None if dim is ABSENT else dim, keepdim, out, kernel)
 
 
 def _forward(lib: Any, x: Tensor, dim: Any, keepdim: bool, out: Tensor | None = None) -> Tensor:
@@ -114,7 +115,7 @@ OP: Op = Op(
     CONTRACT,
     [
         triton_kernel(PACKAGE),
-        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward, targets=TARGETS),
+        *cpp_kernels(PACKAGE, forward=_forward, backward=_backward),
         *python_kernels(CONTRACT, FORWARD, BACKWARD, product, lambda: OP),
     ],
     op_package=__file__, forward=FORWARD, backward=BACKWARD, composite=product, aten=_aten, mutants=MUTANTS,
@@ -122,16 +123,13 @@ OP: Op = Op(
 
 
 def _ours(
-    input: Tensor, dim: Any = (), keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> tuple[Any, ...] | str:  # fmt: skip
-    """Without ``dim`` the product of all, and no keepdim then."""
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> tuple[Any, ...] | str:
     if dtype is not None and dtype != getattr(input, "dtype", None):
         return "dtype asks for another result than the input's"
-    if isinstance(dim, tuple) and not dim:
-        return "torch keeps no dimension of all" if keepdim else (input, None, False)
-    if not isinstance(dim, int):
-        return "torch takes one dimension"
-    return input, dim, keepdim
+    if dim is None:
+        return "torch tells a product of all from a dim of None, which it refuses"
+    return (input, dim, keepdim) if isinstance(dim, int) else "torch takes one dimension"
 
 
 TORCH_SIGNATURE = TorchSignature(OP, torch.prod, _ours, {"input": "x"})

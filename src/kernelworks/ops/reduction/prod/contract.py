@@ -79,7 +79,7 @@ def cost(request: Request) -> Cost:
 # ---------------------------------------------------------------- cases
 
 # What a line holds beside ordinary values, whose products stay within every dtype along lines of any length.
-HOW = ("", "a zero", "two zeros", "zeros of both signs", "a NaN", "an infinity")
+SPECIAL_VALUES = ("", "a zero", "two zeros", "zeros of both signs", "a NaN", "an infinity")
 
 
 def _drawn(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], n: int, how: str) -> Tensor:
@@ -118,7 +118,7 @@ def _cases() -> Iterator[Case]:
         yield _case((3, n), -1, layouts=n in (17, 128))
     for shape, dim, layouts in PLACES:
         yield _case(shape, dim, layouts=layouts)
-    for how in HOW:
+    for how in SPECIAL_VALUES:
         for shape, dim in (((4, 33), -1), ((21, 19), 0), ((3, 4, 5), None), ((6, 7, 8), (0, 2)), ((2, 1031), -1)):
             yield _case(shape, dim, how, keepdim=dim != -1, gradients=how not in ("a NaN", "an infinity"))
     for kind in VALUES:  # three elements of which no product leaves float64

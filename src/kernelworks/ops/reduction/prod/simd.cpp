@@ -1,6 +1,5 @@
-// Products along dimensions in stages, for every instruction set, and in plain C++ for `scalar`. A stage of
-// stage_reduction.hpp is a sum, a maximum or a minimum; a product is one more, which is said here: there it would change
-// the sources of all ops that have none.
+// Products along dimensions in stages, for every instruction set. A stage of stage_reduction.hpp is a sum, a maximum or a
+// minimum; a product is one more, which is said here: there it would change the sources of all ops that have none.
 #include "stage_reduction.hpp"
 
 namespace kw {

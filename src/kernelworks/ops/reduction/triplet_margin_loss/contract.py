@@ -22,20 +22,20 @@ __all__ = ["ARGUMENTS", "CONTRACT", "DEFAULTS", "REDUCTIONS", "reference"]
 BF16, F32 = torch.bfloat16, torch.float32
 REDUCTIONS = ("none", "mean", "sum")  # in the order of torch's numbers
 ARGUMENTS: Arguments = {
-    "anchor": T("... D"), "positive": T("... D", like="anchor"), "negative": T("... D", like="anchor"),
+    "x": T("... D"), "positive": T("... D", like="x"), "negative": T("... D", like="x"),
     "margin": Real(1.0, above=0.0), "p": OneOf(2.0, 1.0), "eps": Real(1e-6), "swap": Flag(),
     "reduction": Word(*REDUCTIONS),
 }  # fmt: skip
 DEFAULTS = {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False, "reduction": "mean"}
-TENSORS = ("anchor", "positive", "negative")
+TENSORS = ("x", "positive", "negative")
 
 
 def reference(
-    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
+    x: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6,
     swap: bool = False, reduction: str = "mean",
 ) -> tuple[Tensor, ...]:  # fmt: skip
     margin, eps = to_float32(margin), to_float32(eps)
-    return (F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=reduction),)
+    return (F.triplet_margin_loss(x, positive, negative, margin, p, eps, swap, reduction=reduction),)
 
 
 # ---------------------------------------------------------------- bounds
@@ -43,7 +43,7 @@ def reference(
 
 def _distances(args: dict[str, Any]) -> dict[tuple[str, str], Tensor]:
     """Of each pair that the loss asks for, with a dimension of 1."""
-    pairs = [("anchor", "positive"), ("anchor", "negative")] + [("positive", "negative")] * args["swap"]
+    pairs = [("x", "positive"), ("x", "negative")] + [("positive", "negative")] * args["swap"]
     eps = to_float32(args["eps"])
     return {(a, b): torch.linalg.vector_norm(args[a] - args[b] + eps, args["p"], -1, keepdim=True) for a, b in pairs}
 
@@ -51,7 +51,7 @@ def _distances(args: dict[str, Any]) -> dict[tuple[str, str], Tensor]:
 def _row_error(args: dict[str, Any]) -> Tensor:
     """How far a row's loss may be off: of each distance D terms, their sum and a root."""
     size = sum(_distances(args).values(), torch.zeros(())) + abs(to_float32(args["margin"]))
-    error: Tensor = (args["anchor"].shape[-1] + 12) * U64 * size
+    error: Tensor = (args["x"].shape[-1] + 12) * U64 * size
     return error
 
 
@@ -68,23 +68,23 @@ def gradient_bound(
 ) -> dict[str, Tensor]:
     """Each gradient is a sum of directions. Where a loss is as near to 0 as it may be off, or two distances to a
     negative that near to each other, any of both sides' is right."""
-    distances, rows = _distances(args), args["anchor"].shape[:-1].numel()
+    distances, rows = _distances(args), args["x"].shape[:-1].numel()
     flow = grads[0].abs().unsqueeze(-1) / (rows if args["reduction"] == "mean" else 1)
-    away = to_float32(args["margin"]) + distances["anchor", "positive"]
-    near = distances["anchor", "negative"]
+    away = to_float32(args["margin"]) + distances["x", "positive"]
+    near = distances["x", "negative"]
     tie = torch.zeros_like(near, dtype=torch.bool)
     if args["swap"]:
         tie = (near - distances["positive", "negative"]).abs() <= 2 * _row_error(args)
         near = torch.minimum(near, distances["positive", "negative"])
     open_ = tie | ((away - near).abs() <= 2 * _row_error(args))
-    errors = {name: torch.zeros_like(args["anchor"]) for name in TENSORS}
+    errors = {name: torch.zeros_like(args["x"]) for name in TENSORS}
     for (a, b), distance in distances.items():
         moved = (args[a] - args[b] + to_float32(args["eps"])).abs()
         direction = (
             torch.where(distance > 0, moved / distance, 0.0) if args["p"] == 2.0 else (moved > 0).to(moved.dtype)
         )
         for name in (a, b):
-            errors[name] += torch.where(open_, 2.0, (args["anchor"].shape[-1] + 16) * U64) * flow * direction
+            errors[name] += torch.where(open_, 2.0, (args["x"].shape[-1] + 16) * U64) * flow * direction
     return {name: rounded_bound(gradients[name], dtype) + errors[name] for name in gradients}
 
 
@@ -92,12 +92,12 @@ def gradient_bound(
 
 
 def dims(request: Request) -> dict[str, int]:
-    shape = request.args["anchor"].shape
-    return {"M": request.args["anchor"].numel // max(shape[-1], 1), "N": shape[-1]}
+    shape = request.args["x"].shape
+    return {"M": request.args["x"].numel // max(shape[-1], 1), "N": shape[-1]}
 
 
 def cost(request: Request) -> Cost:
-    anchor, pairs = request.args["anchor"], 3.0 if request.args["swap"] else 2.0
+    anchor, pairs = request.args["x"], 3.0 if request.args["swap"] else 2.0
     rows = dims(request)["M"] if request.args["reduction"] == "none" else 1
     if request.pass_ == "backward":
         return Cost(8.0 * pairs * anchor.numel, 0.0, 3 * anchor.nbytes, 3 * anchor.nbytes)
@@ -124,7 +124,7 @@ def _case(shape: tuple[int, ...], kind: str = "normal", how: str = "", **more: A
         elif how == "far apart":
             positive = draw(kind, generator, dtype, *shape)
             negative = draw(kind, generator, dtype, *shape)
-        return {"anchor": anchor, "positive": positive, "negative": negative, **given}
+        return {"x": anchor, "positive": positive, "negative": negative, **given}
 
     return Case(f"{kind}, " * (kind != "normal") + str(list(shape)) + f", {how}" * bool(how) + label, make, **more)
 
@@ -155,7 +155,7 @@ def _cases() -> Iterator[Case]:
 BENCH = (((4096, 768), F32), ((4096, 768), BF16), ((128, 4096), F32))
 CONTRACT = Contract(
     name="triplet_margin_loss", family="reduction",
-    formula="loss = max(margin + |anchor - positive + eps|_p - |anchor - negative + eps|_p, 0); none, mean or sum",
+    formula="loss = max(margin + |x - positive + eps|_p - |x - negative + eps|_p, 0); none, mean or sum",
     source="Balntas et al., Learning local feature descriptors with triplets, BMVC 2016", outputs=("loss",),
     differentiable=TENSORS, check=check_of(ARGUMENTS, DEFAULTS), reference=reference, bound=bound,
     gradient_bound=gradient_bound, cost=cost, dims=dims, cases=tuple(_cases()),

@@ -49,17 +49,17 @@ def _made(how: Callable[[Tensor, Tensor, float], Tensor], power: float = 1.0) ->
 
 
 def _without_tail(given: dict[str, Any]) -> dict[str, Any]:
-    whole = given["anchor"].shape[-1] // VECTOR * VECTOR
-    return {n: given[n][..., : whole or None] for n in ("anchor", "positive", "negative")}
+    whole = given["x"].shape[-1] // VECTOR * VECTOR
+    return {n: given[n][..., : whole or None] for n in ("x", "positive", "negative")}
 
 
 def _without_nan(given: dict[str, Any]) -> dict[str, Any]:
     inf = torch.inf
-    return {n: given[n].nan_to_num(0.0, inf, -inf) for n in ("anchor", "positive", "negative")}
+    return {n: given[n].nan_to_num(0.0, inf, -inf) for n in ("x", "positive", "negative")}
 
 
 MUTANTS = (
-    *generic(reference, ("anchor", "positive", "negative"), NAMES),
+    *generic(reference, ("x", "positive", "negative"), NAMES),
     Mutant("off by one tile", _with(_without_tail), "what is left of a row behind its tiles is left out"),
     Mutant("never swapped", _with(lambda g: {"swap": False}), "the positive's distance is not looked at"),
     Mutant("always swapped", _with(lambda g: {"swap": True}), "the positive's distance is taken unasked"),

@@ -1,5 +1,5 @@
-// Triplet losses, a row at a time in float64, for every instruction set and in plain C++ for `scalar`: one pass over the
-// three rows finds all distances, a second one writes the gradients.
+// Triplet losses, a row at a time in float64, for every instruction set: one pass over the three rows finds all distances,
+// a second one writes the gradients.
 #include "stage_reduction.hpp"
 
 namespace {
