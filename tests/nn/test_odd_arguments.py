@@ -119,6 +119,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     **{f"adaptive_avg_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
     } for dims in (1, 2, 3)},
+    **{f"adaptive_max_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+        "return_indices": False,
+    } for dims in (1, 2, 3)},
     **{f"max_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
         "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False,

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool1d as adaptive_max_pool1d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool2d as adaptive_max_pool2d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool3d as adaptive_max_pool3d
     from kernelworks.ops.pooling.avg_pool import avg_pool1d as avg_pool1d
     from kernelworks.ops.pooling.avg_pool import avg_pool3d as avg_pool3d
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
@@ -140,6 +143,9 @@ if TYPE_CHECKING:
         "adaptive_avg_pool1d",
         "adaptive_avg_pool2d",
         "adaptive_avg_pool3d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
         "add_layer_norm",
         "all_gather",
         "all_reduce",
@@ -273,6 +279,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
+    "pooling.adaptive_max_pool": ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
     "spectral.complex_fft": ("fft", "ifft",),
@@ -545,6 +552,18 @@ SCHEMAS = {
     "adaptive_avg_pool3d": {
         "forward": "adaptive_avg_pool3d(Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
         "backward": "adaptive_avg_pool3d_backward(Tensor grad_output, Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_max_pool1d": {
+        "forward": "adaptive_max_pool1d(Tensor x, int[1] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool1d_backward(Tensor grad_output, Tensor x, int[1] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_max_pool2d": {
+        "forward": "adaptive_max_pool2d(Tensor x, int[2] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool2d_backward(Tensor grad_output, Tensor x, int[2] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_max_pool3d": {
+        "forward": "adaptive_max_pool3d(Tensor x, int[3] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool3d_backward(Tensor grad_output, Tensor x, int[3] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
     },
     "avg_pool1d": {
         "forward": "avg_pool1d(Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",
