@@ -19,8 +19,9 @@ from kernelworks.build.kernels import cpp_kernels, into, table_triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Flag, check_of, errors_of, schema_of
-from kernelworks.contract.int_tuple import ints
+from kernelworks.contract.int_tuple import IntTuple, ints
 from kernelworks.contract.results import Result
+from kernelworks.contract.tensor_argument import T
 from kernelworks.contract.window_grid import DIMENSIONS, in_format, is_channels_last, memory_format, volume
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
@@ -47,8 +48,10 @@ class AdaptiveMaxPool(AdaptivePool):
 
     @functools.cached_property
     def arguments(self) -> Arguments:
-        means: Arguments = AdaptivePool.arguments.func(self)
-        return {**means, "return_indices": Flag()}
+        names = DIMENSIONS[self.dims]
+        where = tuple(f"{name} >= 1" for name in ("C", *names.split()))
+        x = T(f"B C {names}", where=where)
+        return {"x": x, "output_size": IntTuple(self.dims, 1), "return_indices": Flag()}
 
     # ------------------------------------------------------------ the contract
 
@@ -188,7 +191,7 @@ class AdaptiveMaxPool(AdaptivePool):
             [
                 *self._kernels(),
                 *python_kernels(
-                    self.contract, forward, backward, self.composite, lambda: op, torch_backward=self._torch_backward
+                    self.contract, forward, backward, self.composite, lambda: op, torch_backward=self._backward_of_torch
                 ),
             ],
             op_package=self.op_package, forward=forward, backward=backward, composite=self.composite,
@@ -222,7 +225,9 @@ class AdaptiveMaxPool(AdaptivePool):
             return tuple(made) if return_indices else made
         return tuple(t.contiguous() for t in made) if return_indices else made.contiguous()
 
-    def _torch_backward(self, grad: Tensor, x: Tensor, output_size: Any, return_indices: bool, out: Any = None) -> Any:
+    def _backward_of_torch(
+        self, grad: Tensor, x: Tensor, output_size: Any, return_indices: bool, out: Any = None
+    ) -> Any:
         """torch's own, of indices that are found again."""
         if not x.numel():
             return into(x.new_empty(x.shape), out)

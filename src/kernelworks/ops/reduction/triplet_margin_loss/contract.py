@@ -131,7 +131,8 @@ def _case(shape: tuple[int, ...], kind: str = "normal", how: str = "", **more: A
 
 def _cases() -> Iterator[Case]:
     for i, n in enumerate(LENGTHS):
-        yield _case((5, n), reduction=REDUCTIONS[i % 3], layouts=n in (17, 128))
+        how, p = "nearer to the positive" * (i % 2), (2.0, 1.0)[i // 2 % 2]
+        yield _case((5, n), how=how, p=p, swap=i % 2 == 1, reduction=REDUCTIONS[i % 3], layouts=n in (17, 128))
     smooth = ("normal", "large_mean", "constant", "zeros")
     for word in REDUCTIONS:
         for p in (2.0, 1.0):
@@ -142,7 +143,7 @@ def _cases() -> Iterator[Case]:
         for kind in VALUES:
             yield _case((5, 33), kind, reduction=word, swap=kind == "nan", gradients=kind in smooth)
             yield _case((3, 67), kind, "far apart", reduction=word, gradients=kind == "large_mean")
-        yield _case((2, 3, 4, 40), reduction=word, layouts=True)
+        yield _case((2, 3, 4, 40), how="nearer to the positive", p=1.0, swap=True, reduction=word, layouts=True)
         yield _case((1027, 5), reduction=word, margin=0.25)
         yield _case((3, 33), reduction=word, margin=7.0, eps=0.5, swap=True)
         yield _case((3, 33), reduction=word, eps=-0.5, p=1.0)

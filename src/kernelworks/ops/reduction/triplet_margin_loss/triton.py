@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, configs, kernel
-from kernelworks.tile.reduction_stages.stage_reduction import root
 
 __all__ = ["backward", "forward"]
 
@@ -38,7 +37,7 @@ def _length(sums, P: tl.constexpr):
     if P == 1:
         made = tl.sum(sums, 1)
     else:
-        made = root(tl.sum(sums, 1))
+        made = tl.sqrt(tl.sum(sums, 1))
     return made
 
 
@@ -74,7 +73,7 @@ def _swapped(near, other, SWAP: tl.constexpr):
 
 @kernel
 def _losses(
-    each, loss, anchor, positive, negative, rows, N, margin, eps, P: tl.constexpr, SWAP: tl.constexpr,
+    anchor, positive, negative, each, loss, rows, N, margin, eps, P: tl.constexpr, SWAP: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -113,7 +112,7 @@ def _step(apart, share, distance, P: tl.constexpr):
 
 @kernel
 def _gradients(
-    to_anchor, to_positive, to_negative, grad, anchor, positive, negative, rows, N, margin, eps, divisor,
+    anchor, positive, negative, grad, to_anchor, to_positive, to_negative, rows, N, margin, eps, divisor,
     P: tl.constexpr, SWAP: tl.constexpr, EACH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -170,7 +169,7 @@ def forward(
     given = (anchor.contiguous(), positive.contiguous(), negative.contiguous())
     losses = None if each else torch.empty(rows, dtype=torch.float64, device=anchor.device)
     LOSSES.at(P=int(p), SWAP=swap, **how)(
-        (triton.cdiv(rows, how["ROWS"]), 1, 1), losses, out if each else None, *given, rows, anchor.shape[-1],
+        (triton.cdiv(rows, how["ROWS"]), 1, 1), *given, losses, out if each else None, rows, anchor.shape[-1],
         float(margin), float(eps),
     )  # fmt: skip
     if not each:
@@ -189,7 +188,7 @@ def backward(
     if anchor.numel():
         wanted = tuple(m if need or out is not None else None for m, need in zip(made, needs, strict=True))
         GRADIENTS.at(P=int(p), SWAP=swap, EACH=int(reduction == "none"), **how)(
-            (triton.cdiv(rows, how["ROWS"]), 1, 1), *wanted, grad.contiguous(), *given, rows, anchor.shape[-1],
+            (triton.cdiv(rows, how["ROWS"]), 1, 1), *given, grad.contiguous(), *wanted, rows, anchor.shape[-1],
             float(margin), float(eps), rows if reduction == "mean" else 1,
         )  # fmt: skip
     return made
