@@ -1,7 +1,7 @@
 """Which of KernelBench's calls have an op here: docs/reference/kernelbench.md, which ``reference_pages.py`` writes.
 
-The problems and the calls of each are data (``benchmarks/kernelbench_calls.toml``). Which op computes a call is found: the
-op of its name, the op that stands in for torch's function of that name, or what the data says computes the same.
+The problems and the calls of each are data (``benchmarks/kernelbench_calls.toml``). Which op computes a call is found:
+the op of its name, the op that stands in for torch's function of that name, or what the data says computes the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ DATA = "benchmarks/kernelbench_calls.toml"
 FUNCTIONS = {"fuse": "fuse.md"}  # that are no ops, and their pages
 HEAD = """# KernelBench's problems by their calls
 
-Which calls of torch's [KernelBench](https://github.com/ScalingIntelligence/KernelBench)'s problems make, and which of them
-have an op here. This page is made of `benchmarks/kernelbench_calls.toml` by `python tools/reference_pages.py`. The calls of
-levels 1 and 2 are what the problems' names say, those of level 3 what the architectures call. An op says nothing of speed:
-where it does not beat torch, torch's own function runs ([tuning records](../explanation/tuning-records.md)). What the judge
-makes of the problems is [another page](check-problem-kernelbench.md).
+Which of torch's functions the problems of [KernelBench](https://github.com/ScalingIntelligence/KernelBench) call, and
+which of these calls have an op here. This page is made of `benchmarks/kernelbench_calls.toml` by
+`python tools/reference_pages.py`. The calls of levels 1 and 2 are what the problems' names say, those of level 3 what
+the architectures call. An op says nothing of speed: where it does not beat torch, torch's own function runs
+([tuning records](../explanation/tuning-records.md)). What the judge makes of the problems is
+[another page](check-problem-kernelbench.md).
 """
 
 
@@ -79,7 +80,8 @@ def page(root: Path) -> str:
         tables += _table(coverage, f"Level {level['number']}: {level['title']}", problems)
     moves = ", ".join(f"`{call}`" for call in sorted(coverage.moves))
     lines += ["", f"{moves} move elements and compute nothing: they are torch's, and count for nothing here.", "",
-              "What computes calls that no op has the name of:", "", "| call | by | how |", "|---|---|---|"]  # fmt: skip
+              "What computes calls that no op has the name of:", "", "| call | by | how |",
+              "|---|---|---|"]  # fmt: skip
     for entry in coverage.data["same"]:
         lines.append(f"| {', '.join(f'`{call}`' for call in entry['calls'])} | `{entry['by']}` | {entry['how']} |")
     return "\n".join([*lines, *tables, ""])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import kernelbench_coverage
 import pytest
+
+import kernelbench_coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = tomllib.loads((ROOT / kernelbench_coverage.DATA).read_text(encoding="utf-8"))
