@@ -32,7 +32,7 @@ __all__ = ["AMBIGUOUS", "SAME", "SLOWER", "ComparedFigure", "Comparison", "NoRec
 OUR_VARIANT = "kernelworks"  # the variant of a bench that is judged
 LEAST_NOISE = 0.02  # of a time: two runs of one program are seldom nearer
 SAME, SLOWER, AMBIGUOUS = "", "slower", "ambiguous"
-UNCONTENDED = "without CPU contention"
+CONTENTION_NOTE = "without CPU contention"
 
 
 class NoRecord(ValueError):
@@ -226,7 +226,7 @@ def _without_contention(name: str, was: _Figure, now: _Figure) -> tuple[str, _Fi
     if not (was.contention or now.contention):
         return name, was, now
     one, other = (dataclasses.replace(each, value=each.value - each.contention) for each in (was, now))
-    return f"{name} {UNCONTENDED}", one, other
+    return f"{name} {CONTENTION_NOTE}", one, other
 
 
 def _verdict(found: Comparison, reads: tuple[_Read, _Read]) -> str:
