@@ -46,6 +46,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "linalg": (
         "cholesky_solve",
+        "csr_matmul",
     ),
     "linear": (
         "linear",

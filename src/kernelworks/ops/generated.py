@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.convolution.conv_transpose import conv_transpose2d as conv_transpose2d
     from kernelworks.ops.convolution.conv_transpose import conv_transpose3d as conv_transpose3d
     from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
+    from kernelworks.ops.linalg.csr_matmul import csr_matmul as csr_matmul
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -166,6 +167,7 @@ if TYPE_CHECKING:
         "conv_transpose2d",
         "conv_transpose3d",
         "cross_entropy",
+        "csr_matmul",
         "cumprod",
         "cumsum",
         "dequantize",
@@ -435,6 +437,10 @@ SCHEMAS = {
     "cholesky_solve": {
         "forward": "cholesky_solve(Tensor B, Tensor L, bool upper, str? op_kernel=None) -> Tensor",
         "backward": "cholesky_solve_backward(Tensor grad_output, Tensor B, Tensor L, Tensor output, bool upper, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "csr_matmul": {
+        "forward": "csr_matmul(Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, str? op_kernel=None) -> Tensor",
+        "backward": "csr_matmul_backward(Tensor grad_output, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
