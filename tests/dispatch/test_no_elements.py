@@ -271,6 +271,8 @@ CASES: dict[str, Case] = {
             torch.stack([torch.arange(len(column)), column]), values, (len(crow) - 1, len(x))
         ).to_dense() @ x,
     ),
+    "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
+                  torch.linalg.solve),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),

@@ -145,6 +145,8 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
     assert_type(kw.csr_matmul(a, a, a, a), Arrays)
     assert_type(kw.csr_matmul(x, x), Tensor)
+    assert_type(kw.solve(x, x, left=False), Tensor)
+    assert_type(kw.solve(a, a), Arrays)
 
 
 def convolutions(x: Tensor, a: Arrays) -> None:
