@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _LinAlgError as LinAlgError  # torch.linalg.LinAlgError, which does not say that it is exported
 
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
@@ -20,6 +19,7 @@ from kernelworks.ops.linalg.solve.mutants import MUTANTS
 
 __all__ = ["OP", "as_batch", "raise_if_singular", "solve"]
 
+SINGULAR: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # which torch.linalg does not say it exports
 NANOSECONDS = 0.1  # about what a product of the elimination takes, and an element on its way to a lane
 
 
@@ -64,7 +64,7 @@ def raise_if_singular(singular: Tensor) -> None:
     """Raises as torch does of the first system that has no solution. Waits for a GPU."""
     if not singular.is_meta and bool(singular.any()):
         first = int(singular.nonzero()[0])
-        raise LinAlgError(f"solve: (Batch element {first}): The solver failed because the input matrix is singular.")
+        raise SINGULAR(f"solve: (Batch element {first}): The solver failed because the input matrix is singular.")
 
 
 def _forward(lib: Any, A: Tensor, B: Tensor, out: Any = None) -> Tensor:
