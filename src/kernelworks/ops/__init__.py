@@ -116,6 +116,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
+        "kernel_matrix",
         "matern32_matmul",
     ),
     "spectral": (

@@ -13,26 +13,30 @@ from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kern
 from kernelworks.build.sharing import choose_threads
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature
-from kernelworks.ops.linalg.solve.contract import CONTRACT, SOLVE, as_columns, decline, is_vector, result_shape
+from kernelworks.dispatch.signature import Array
+from kernelworks.ops.linalg.solve.contract import (
+    CONTRACT,
+    SINGULAR_ERROR,
+    SOLVE,
+    as_columns,
+    decline,
+    is_vector,
+    result_shape,
+)
 from kernelworks.ops.linalg.solve.mutants import MUTANTS
 
 __all__ = ["OP", "as_batch", "raise_if_singular", "solve"]
 
-SINGULAR: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # which torch.linalg does not say it exports
 NANOSECONDS = 0.1  # about what a product of the elimination takes, and an element on its way to a lane
 
 
-def solve(
-    A: Array, B: Array, *, left: bool = True, out: Array | None = None, kernel: str | None = None
-) -> Array:  # fmt: skip
+def solve(A: Array, B: Array, *, out: Array | None = None, kernel: str | None = None) -> Array:
     """Solves A X = B for each matrix A of a batch: ``X = A^-1 B``.
 
     Args:
         A: [..., N, N], float32, any strides.
         B: [..., N, K] right-hand sides of A's dtype, or [..., N], one for each matrix: torch's rule, by which B of one
             dimension, or of A's shape without its last dimension, is vectors. The batches of both broadcast.
-        left: with False torch's function solves X A = B.
         out: where to write: a contiguous tensor like the result.
         kernel: the name of one implementation; by default the dispatcher chooses.
 
@@ -44,15 +48,10 @@ def solve(
     Cost: 2 N^3 / 3 + 2 N^2 K flop a matrix; reads A and B once and writes X once.
     Raises: torch.linalg.LinAlgError for a matrix with a pivot of 0; on a GPU a call waits for that answer. TypeError,
     ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
-    Source: LAPACK's gesv; torch.linalg.solve.
+    Source: LAPACK's gesv; torch.linalg.solve, whose ``left=False`` is ``solve(A.mT, B.mT).mT``.
     """
-    if left is not True or A is ABSENT or B is ABSENT:
-        return TORCH_SIGNATURE((A, B), {} if left is True else {"left": left}, {}, out, kernel)  # type: ignore[no-any-return]
-    return OP.call(A, B, out, kernel)  # type: ignore[no-any-return]
-
-
-def _ours(A: Tensor, B: Tensor, *, left: bool = True) -> tuple[Any, ...] | str:
-    return (A, B) if left else "it solves from the right"
+    output: Array = OP.call(A, B, out, kernel)
+    return output
 
 
 def as_batch(x: Tensor) -> Tensor:
@@ -64,7 +63,7 @@ def raise_if_singular(singular: Tensor) -> None:
     """Raises as torch does of the first system that has no solution. Waits for a GPU."""
     if not singular.is_meta and bool(singular.any()):
         first = int(singular.nonzero()[0])
-        raise SINGULAR(f"solve: (Batch element {first}): The solver failed because the input matrix is singular.")
+        raise SINGULAR_ERROR(f"solve: (Batch element {first}): The solver failed because the input matrix is singular.")
 
 
 def _forward(lib: Any, A: Tensor, B: Tensor, out: Any = None) -> Tensor:
@@ -142,5 +141,3 @@ OP = Op(
     mutants=MUTANTS,
     passthrough=Passthrough("function(A, B)", ("A", "B"), (), {"function": SOLVE}),
 )  # fmt: skip
-NO_SWAP = "a swap looks for functions of torch.nn.functional, torch and torch.fft, not of torch.linalg"
-TORCH_SIGNATURE = TorchSignature(OP, SOLVE, _ours, {}, operator="linalg_solve", no_swap_reason=NO_SWAP)

@@ -23,12 +23,13 @@ from kernelworks.contract import (
 from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.results import Result
 
-__all__ = ["CONTRACT", "MOST", "SOLVE", "as_columns", "decline", "is_vector", "result_shape"]
+__all__ = ["CONTRACT", "MOST", "SINGULAR_ERROR", "SOLVE", "as_columns", "decline", "is_vector", "result_shape"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 F32 = (torch.float32,)
 MOST = 32  # rows of a matrix; a lane's share of larger ones leaves the first cache
 SOLVE: Callable[..., Tensor] = torch.linalg.solve
+SINGULAR_ERROR: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch does not say that it exports it
 
 
 def is_vector(A: Any, B: Any) -> bool:
@@ -283,7 +284,7 @@ ERRORS = (
     ("B of other rows", _wrong(B=torch.ones(3, 5, 2)), ValueError, "B must have shape [..., 4, K] or [..., 4]"),
     ("B is a number", _wrong(B=torch.ones(())), ValueError, "B must have shape [..., 4, K] or [..., 4]"),
     ("B of another batch", _wrong(B=torch.ones(2, 4, 2)), ValueError, "B must have a batch that broadcasts"),
-    ("a singular matrix", _wrong(A=SINGULAR), RuntimeError, "singular"),
+    ("a singular matrix", _wrong(A=SINGULAR), SINGULAR_ERROR, "singular"),
 )
 
 CONTRACT = Contract(
