@@ -190,9 +190,11 @@ ZERO_PIVOTS, TIES, PERMUTED, GRADED = "zeros on the diagonal", "ties", "permutat
 
 
 def _matrix(generator: Generator, batch: tuple[int, ...], N: int, kind: str) -> Tensor:
-    """Of normal numbers, their singular values moved into [1, 2], so that the condition is no more than 2, or as
-    ``kind`` says."""
+    """Far from singular, with its largest numbers where no pivot is before rows change places; or as ``kind`` says, of
+    normal numbers whose singular values were moved into [1, 2]."""
     A = torch.randn((*batch, N, N), generator=generator, dtype=torch.float64)
+    if not kind:
+        return 0.3 * A / max(1, N) ** 0.5 + 2 * torch.eye(N, dtype=torch.float64).flip(0)
     if kind == TIES:  # every pivot could be another row
         signs: Tensor = torch.where(A > 0, 1.0, -1.0).tril(-1) + torch.eye(N, dtype=torch.float64)
         return signs + 0.0 * A

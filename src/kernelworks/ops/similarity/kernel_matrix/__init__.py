@@ -21,7 +21,7 @@ from kernelworks.templates.torch_kernels import python_kernels
 
 __all__ = ["OP", "kernel_matrix"]
 
-WHICH = tuple(FUNCTIONS)
+FUNCTION_NAMES = tuple(FUNCTIONS)
 RETURNS = ("x", "y", "length_scale")
 
 
@@ -77,7 +77,7 @@ def _forward(lib: Any, x: Tensor, y: Tensor, length_scale: Tensor, function: str
     made = x.new_empty(x.shape[0], y.shape[0]) if out is None else out
     if made.numel():
         run, threads = choose_threads(lib.kernel_matrix, _nanoseconds(x, y))
-        run(made, _plain(x), _plain(y), _plain(length_scale), WHICH.index(function), threads)
+        run(made, _plain(x), _plain(y), _plain(length_scale), FUNCTION_NAMES.index(function), threads)
     return made
 
 
@@ -103,7 +103,7 @@ def _backward(
     out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     made = _gradients_like((x, y, length_scale), needs) if out is None else tuple(out)
-    which = WHICH.index(function)
+    which = FUNCTION_NAMES.index(function)
     if needs[0] or needs[2]:
         stretch = torch.zeros(x.shape[0], dtype=torch.float64) if needs[2] else None
         _slopes(lib, made[0] if needs[0] else None, stretch, x, y, grad, length_scale, which)
@@ -128,12 +128,11 @@ BACKWARD = Pass(
     lambda grad, x, y, length_scale, function, needs: _gradients_like((x, y, length_scale), needs),
     returns=RETURNS,
 )
-TARGETS = {"avx512": "matrix.cpp", "avx2": "matrix.cpp", "scalar": "matrix.cpp"}
 OP: Op = Op(
     CONTRACT,
     [
         triton_kernel(Path(__file__).parent),
-        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward, targets=TARGETS),
+        *cpp_kernels(Path(__file__).parent, forward=_forward, backward=_backward),
         *python_kernels(CONTRACT, FORWARD, BACKWARD, native, lambda: OP),
     ],
     op_package=__file__,

@@ -171,7 +171,7 @@ CONTRACT = Contract(
     outputs=("output",), differentiable=("x", "y", "length_scale"),
     results={"output": Result("x", shape=lambda args: (args["x"].shape[0], args["y"].shape[0]))},
     check=check_of(ARGUMENTS), reference=reference, bound=bound, gradient_bound=gradient_bound, cost=cost, dims=dims,
-    cases=tuple(_cases()), bench_cases=_sized(((1024, 1024, 3), (4096, 4096, 16))),
+    cases=tuple(_cases()), bench_cases=_sized(((1024, 1024, 3), (4096, 4096, 8))),
     device_cases=_sized(((1031, 2053, 3), (513, 777, 16), (257, 300, 64))),
     device_bench_cases=_sized(((16_384, 16_384, 3), (8192, 8192, 64))),
     errors=errors_of(ARGUMENTS),

@@ -15,7 +15,7 @@ from kernelworks.ops.similarity.kernel_matrix.contract import FUNCTIONS
 
 CONFIGS = configs(__file__)
 LOG2E = tl.constexpr(1.4426950408889634)
-WHICH = tuple(FUNCTIONS)
+FUNCTION_NAMES = tuple(FUNCTIONS)
 
 
 @triton.jit
@@ -125,7 +125,7 @@ def forward(x: Tensor, y: Tensor, length_scale: Tensor, function: str, out: Any 
     (n, d), m = x.shape, y.shape[0]
     made = x.new_empty(n, m) if out is None else out
     if made.numel():
-        launch, rows, columns = _forward_at(WHICH.index(function), d)
+        launch, rows, columns = _forward_at(FUNCTION_NAMES.index(function), d)
         grid = (triton.cdiv(n, rows), triton.cdiv(m, columns), 1)
         launch(grid, made, x.contiguous(), y.contiguous(), length_scale, n, m, d)
     return made
@@ -148,7 +148,7 @@ def _slopes(
 def backward(
     grad: Tensor, x: Tensor, y: Tensor, length_scale: Tensor, function: str, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, ...]:
-    inputs, which = (x, y, length_scale), WHICH.index(function)
+    inputs, which = (x, y, length_scale), FUNCTION_NAMES.index(function)
     made = out or tuple(t.new_empty(t.shape if want else 0) for t, want in zip(inputs, needs, strict=True))
     a, b = x.contiguous(), y.contiguous()
     if needs[0] or needs[2]:

@@ -1,5 +1,7 @@
 // kernel_matrix: K of functions of the distance, and what flows back from it. On vectors lanes are columns: a row's point is
 // broadcast, and points of y lie coordinate by coordinate.
+#pragma once
+
 #include "pairwise.hpp"
 
 namespace {
