@@ -271,6 +271,8 @@ CASES: dict[str, Case] = {
             torch.stack([torch.arange(len(column)), column]), values, (len(crow) - 1, len(x))
         ).to_dense() @ x,
     ),
+    "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
+                  torch.linalg.solve),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),
@@ -311,6 +313,9 @@ CASES: dict[str, Case] = {
                   functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))
        for name in ("kernel_matmul", "matern12_matmul", "matern32_matmul", "matern52_matmul",
                     "laplacian_matmul")},
+    "kernel_matrix": Case({"N": 5, "M": 4, "D": 3}, lambda N, M, D: (t(N, D), t(M, D)),
+                          functools.partial(kw.kernel_matrix, length_scale=1.5),
+                          by_definition("kernel_matrix", length_scale=1.5)),
     "polynomial_matmul": Case(
         {"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
         functools.partial(kw.polynomial_matmul, length_scale=1.5, degree=3, coef0=1.0),

@@ -47,6 +47,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "linalg": (
         "cholesky_solve",
         "csr_matmul",
+        "solve",
     ),
     "linear": (
         "linear",
@@ -115,6 +116,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
+        "kernel_matrix",
         "matern32_matmul",
     ),
     "spectral": (

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.convolution.conv_transpose import conv_transpose3d as conv_transpose3d
     from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
     from kernelworks.ops.linalg.csr_matmul import csr_matmul as csr_matmul
+    from kernelworks.ops.linalg.solve import solve as solve
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
     from kernelworks.ops.linear.linear_gelu import linear_gelu as linear_gelu
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
+    from kernelworks.ops.similarity.kernel_matrix import kernel_matrix as kernel_matrix
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
     from kernelworks.ops.similarity.matern_table import matern12_matmul as matern12_matmul
     from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
@@ -195,6 +197,7 @@ if TYPE_CHECKING:
         "instance_norm",
         "irfft",
         "kernel_matmul",
+        "kernel_matrix",
         "kl_div",
         "l1_loss",
         "laplacian_matmul",
@@ -247,6 +250,7 @@ if TYPE_CHECKING:
         "softplus",
         "softshrink",
         "softsign",
+        "solve",
         "sort",
         "ssd",
         "std",
@@ -441,6 +445,10 @@ SCHEMAS = {
     "csr_matmul": {
         "forward": "csr_matmul(Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, str? op_kernel=None) -> Tensor",
         "backward": "csr_matmul_backward(Tensor grad_output, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "solve": {
+        "forward": "solve(Tensor A, Tensor B, str? op_kernel=None) -> Tensor",
+        "backward": "solve_backward(Tensor grad_output, Tensor A, Tensor B, Tensor output, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "linear": {
         "forward": "linear(Tensor x, Tensor weight, Tensor? bias, str? op_kernel=None) -> Tensor",
@@ -721,6 +729,10 @@ SCHEMAS = {
     "kernel_matmul": {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "kernel_matrix": {
+        "forward": "kernel_matrix(Tensor x, Tensor y, Tensor length_scale, str function, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matrix_backward(Tensor grad_output, Tensor x, Tensor y, Tensor length_scale, str function, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "laplacian_matmul": {
         "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",

@@ -14,14 +14,14 @@ from kernelworks.templates.mutants import stale_end
 
 __all__ = ["MUTANTS"]
 
-Given = dict[str, Any]
+CallArguments = dict[str, Any]
 
 
-def _changed(how: Callable[[Given], Given], after: Callable[[Tensor], Tensor] = lambda y: y) -> Any:
+def _changed(how: Callable[[CallArguments], CallArguments], after: Callable[[Tensor], Tensor] = lambda y: y) -> Any:
     """The definition in float64 of arguments that ``how`` changes."""
 
     def run(crow_indices: Tensor, col_indices: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-        given: Given = {
+        given: CallArguments = {
             "crow_indices": crow_indices, "col_indices": col_indices, "values": values.double(),
             "dense": dense.double(),
         }  # fmt: skip
@@ -30,13 +30,13 @@ def _changed(how: Callable[[Given], Given], after: Callable[[Tensor], Tensor] = 
     return run
 
 
-def _late(given: Given) -> Given:
+def _late(given: CallArguments) -> CallArguments:
     """Each row but the first begins an entry late."""
     crow, n = given["crow_indices"], given["values"].numel()
     return {"crow_indices": torch.where(crow > 0, (crow + 1).clamp(max=n), crow)}
 
 
-def _without_last(given: Given) -> Given:
+def _without_last(given: CallArguments) -> CallArguments:
     n = max(given["values"].numel() - 1, 0)
     return {
         "crow_indices": given["crow_indices"].clamp(max=n), "col_indices": given["col_indices"][:n],
@@ -44,11 +44,11 @@ def _without_last(given: Given) -> Given:
     }  # fmt: skip
 
 
-def _next_column(given: Given) -> Given:
+def _next_column(given: CallArguments) -> CallArguments:
     return {"col_indices": (given["col_indices"] + 1) % max(len(given["dense"]), 1)}
 
 
-def _last_of_equals(given: Given) -> Given:
+def _last_of_equals(given: CallArguments) -> CallArguments:
     """Of the entries of one place the last alone counts."""
     row, column = row_of_each(given["crow_indices"], given["values"].numel()), given["col_indices"].long()
     place = (row * max(len(given["dense"]), 1) + column).tolist()
@@ -57,7 +57,7 @@ def _last_of_equals(given: Given) -> Given:
     return {"values": torch.where(kept, given["values"], torch.zeros_like(given["values"]))}
 
 
-def _rows_by_order(given: Given) -> Given:
+def _rows_by_order(given: CallArguments) -> CallArguments:
     """Rows without entries are left out of the count."""
     crow = given["crow_indices"]
     starts = torch.unique(crow)
