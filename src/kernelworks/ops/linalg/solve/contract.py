@@ -194,7 +194,7 @@ def _matrix(generator: Generator, batch: tuple[int, ...], N: int, kind: str) -> 
     normal numbers whose singular values were moved into [1, 2]."""
     A = torch.randn((*batch, N, N), generator=generator, dtype=torch.float64)
     if not kind:
-        return 0.3 * A / max(1, N) ** 0.5 + 2 * torch.eye(N, dtype=torch.float64).flip(0)
+        return A.mul(0.3 / max(1, N) ** 0.5).add(torch.eye(N, dtype=torch.float64).flip(0), alpha=2.0)
     if kind == TIES:  # every pivot could be another row
         signs: Tensor = torch.where(A > 0, 1.0, -1.0).tril(-1) + torch.eye(N, dtype=torch.float64)
         return signs + 0.0 * A
