@@ -116,7 +116,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
-        "kernel_matrix",
         "matern32_matmul",
     ),
     "spectral": (
