@@ -91,6 +91,7 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.climb import Climb
     from kernelworks.records.compare import Comparison
     from kernelworks.records.descent import Descent
+    from kernelworks.records.experiment import Experiment
     from kernelworks.records.fix import Fix
     from kernelworks.records.judgement import Judgement
     from kernelworks.records.predictions import PredictionAccuracy
@@ -99,7 +100,8 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.trace import TraceDiagnosis
 
     found: list[Any] = [value for value in vars(records).values() if isinstance(value, type)]
-    found += [Climb, Comparison, Descent, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search, TraceDiagnosis]
+    found += [Climb, Comparison, Descent, Experiment, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search]
+    found += [TraceDiagnosis]
     return {kind.__name__: kind for kind in found if issubclass(kind, Record) and kind is not Record}
 
 

@@ -25,6 +25,7 @@ from kernelworks.records import (
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
+from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
@@ -47,6 +48,7 @@ from kernelworks.report import (
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document, read_texts
+from kernelworks.report.experiment import page as experiment
 from kernelworks.report.machine_page import machine_parts
 from kernelworks.report.map_page import MAP_SCRIPTS, MAP_STYLES, map_parts
 from kernelworks.report.markup import html
@@ -65,6 +67,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
     Descent: lambda some: (f"{some[0].program} - kernelworks descend", [html(descent.descent(one)) for one in some]),
     Diagnosis: lambda some: (some[0].program, diagnosis_parts(some[0])),
+    Experiment: lambda some: (
+        f"{some[0].name} - kernelworks experiment",
+        [part for one in some for part in experiment.parts(one)],
+    ),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
     Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),
     GpuPeaks: lambda some: (some[0].name, machine_parts(*some)),
@@ -130,7 +136,7 @@ def text(record: Any) -> str:
 
 
 # What IPython shows of a record on a terminal.
-PRINTED_ALONE = (Comparison, Diagnosis, Explanation, Fix, TraceDiagnosis)
+PRINTED_ALONE = (Comparison, Diagnosis, Experiment, Explanation, Fix, TraceDiagnosis)
 
 
 def fragment(some: Several) -> str:

@@ -25,6 +25,7 @@ from kernelworks.records.base import Record
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
+from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
@@ -49,6 +50,7 @@ from kernelworks.report import (
     verify,
 )
 from kernelworks.report.climb import terminal as climb
+from kernelworks.report.experiment import terminal as experiment
 from kernelworks.report.next_steps import Files
 
 __all__ = ["record_view"]
@@ -59,6 +61,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     Climb: lambda one, width: climb.table(one),
     Comparison: lambda one, width: compare.comparison(one),
     Descent: lambda one, width: descent.descent(one),
+    Experiment: experiment.experiment,
     Explanation: lambda one, width: explain.explanation(one),
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
