@@ -5,6 +5,7 @@
     def reference(**arguments):         # {"y": array}: each output in float64
     def bound(**arguments):             # {"y": array}: the largest error allowed, elementwise, derived
     MISTAKES: dict[str, function]       # sentence -> what somebody computes who makes this mistake, in float64
+    def owners(**arguments):            # {"y": array}: the program that has to write each element, if it matters
 
 ``reference``, ``bound`` and the mistakes get the arguments by name: what is read as float64 arrays (integers as they
 are), scalars as they are, no outputs. A ``State`` argument is handed over as it was before the call.
@@ -111,6 +112,7 @@ class Reference:
     reference: Callable[..., Mapping[str, Array]]
     bound: Callable[..., Mapping[str, Array]]
     mistakes: dict[str, Callable[..., Mapping[str, Array]]]
+    owners: Callable[..., Mapping[str, Array]] | None = None
 
 
 def load_reference(folder: Path) -> Reference:
@@ -121,8 +123,9 @@ def load_reference(folder: Path) -> Reference:
     if lacking:
         raise ValueError(f"{path} defines no {lacking[0]}()")
     return Reference(
-        found["cases"], found["timed"], found["reference"], found["bound"], dict(found.get("MISTAKES", {}))
-    )
+        found["cases"], found["timed"], found["reference"], found["bound"], dict(found.get("MISTAKES", {})),
+        found.get("owners"),
+    )  # fmt: skip
 
 
 def exact(value: Any) -> Any:

@@ -21,12 +21,12 @@ from triton.compiler.errors import CompilationError
 from kernelworks.build.triton import Kernel, compiling
 from kernelworks.learn.case import Columns, Output, Rows, State, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
-from kernelworks.learn.triton_worker import Refused, file_line, function_of
+from kernelworks.learn.triton_worker import RefusedFile, file_line, function_of
 
 __all__ = ["compile_file"]
 
 CAPABILITY = (9, 0)
-RESERVED = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+LAUNCH_OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 
 
 def _meta(value: Any) -> Any:
@@ -57,14 +57,14 @@ def _compile_launch(kernel: Any, *given: Any, grid: Any, warmup: bool, **named: 
     names = [p.name for p in kernel.params]
     bound = dict(zip(names, given, strict=False)) | named
     missing = [p.name for p in kernel.params if p.name not in bound and not p.has_default]
-    unknown = [name for name in bound if name not in names and name not in RESERVED]
+    unknown = [name for name in bound if name not in names and name not in LAUNCH_OPTIONS]
     if missing or unknown:
         what = f"lacks {missing[0]}" if missing else f"has no parameter {unknown[0]}"
         raise TypeError(f"{kernel.__name__} {'is launched and ' if missing else ''}{what}")
     defaults = {p.name: p.default for p in kernel.params if p.has_default}
     bound = defaults | bound
     constants = {p.name: bound[p.name] for p in kernel.params if p.is_constexpr}
-    options = {name: bound[name] for name in RESERVED & set(bound) - set(names)}
+    options = {name: bound[name] for name in LAUNCH_OPTIONS & set(bound) - set(names)}
     arguments = [bound[p.name] for p in kernel.params if not p.is_constexpr]
     Kernel(kernel).at(**constants, **options).compile_for(arguments, CAPABILITY)
 
@@ -90,16 +90,17 @@ def _compile_line(error: CompilationError, exercise_path: str) -> int:
 
 
 def compile_file(exercise: Exercise, path: str) -> list[tuple[str, int, int, int]]:
-    """Each kernel that the first case launches: name, registers, bytes of shared memory, of spills. Raises Refused."""
+    """Each kernel that the first case launches: name, registers, bytes of shared memory, of spills. Raises
+    RefusedFile."""
     case = next(iter(load_reference(exercise.folder).cases()))
     function = function_of(path, exercise.symbol)
     with compiling() as made:
         try:
             function(*(_meta(case.arguments.get(p.name)) for p in exercise.parameters))
         except CompilationError as error:
-            raise Refused(_compile_line(error, path), f"Triton's compiler: {_words(error)}") from None
+            raise RefusedFile(_compile_line(error, path), f"Triton's compiler: {_words(error)}") from None
         except Exception as error:
-            raise Refused(file_line(error, path), f"{type(error).__name__}: {error}") from None
+            raise RefusedFile(file_line(error, path), f"{type(error).__name__}: {error}") from None
     found = [(kernel.kernel, kernel.resources()) for kernel in made]
     return [(name, r["reg"], r["shared"], r["local"] + r["stack"]) for name, r in found]
 
@@ -112,7 +113,7 @@ def main() -> None:
         out.write(json.dumps({"attempt": index}) + "\n")
         try:
             out.write(json.dumps({"compiled": compile_file(load_exercise(Path(folder)), path)}) + "\n")
-        except Refused as refused:
+        except RefusedFile as refused:
             out.write(json.dumps({"refused": {"line": refused.line, "text": refused.text}}) + "\n")
         except Exception as error:
             out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")

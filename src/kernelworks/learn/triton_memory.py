@@ -28,11 +28,11 @@ from kernelworks.learn.triton_sentences import Access, KernelFault, outside_sent
 __all__ = ["HostCalls", "Memory", "Region", "region_of", "watched_by"]
 
 NOBODY, SEVERAL, ATOMIC = -1, -2, -3
-MADE = "a tensor that host code made"
+HOST_TENSOR = "a tensor that host code made"
 # What host code may do to tensors: make memory, look at it, and hand it over. The kernel computes.
-UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-SET = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
-ALLOWED = UNSET | SET | {
+UNSET_MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+SET_MEMORY = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"}
+HOST_FUNCTIONS = UNSET_MEMORY | SET_MEMORY | {
     "stride", "size", "numel", "dim", "element_size", "data_ptr", "storage_offset", "is_contiguous", "get_device",
     "view", "view_as", "reshape", "expand", "t", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "narrow",
     "detach", "as_strided", "is_floating_point", "__get__", "__len__", "__getitem__", "__hash__", "__repr__",
@@ -102,6 +102,7 @@ class Memory:
         self.undefined_line = 0  # of a load whose lanes that are off hold anything
         self.loads = self.atomics = self.launches = 0
         self.program, self.grid = 0, (1, 1, 1)
+        self.tf32_line = 0  # of a product of float32 that a GPU does in TF32
 
     def line(self) -> int:
         """The line of the learner's file that is running."""
@@ -120,12 +121,12 @@ class Memory:
         self.launches += 1
         for name, tensor in tensors:
             for region in self.regions:
-                if region.first == tensor.data_ptr() and region.name == MADE:
+                if region.first == tensor.data_ptr() and region.name == HOST_TENSOR:
                     region.name = name
         for region in self.regions:
             region.forget_programs()
 
-    def made(self, tensor: Tensor, *, is_set: bool) -> None:
+    def add_host_memory(self, tensor: Tensor, *, is_set: bool) -> None:
         """Memory that host code asked for: in it is what it says, or what was there before."""
         storage = tensor.untyped_storage()
         first, count = storage.data_ptr(), storage.nbytes()
@@ -135,7 +136,7 @@ class Memory:
         if not is_set:
             held = np.full(count, self.lanes_off, np.uint8)
             torch.empty(0, dtype=torch.uint8).set_(storage).copy_(torch.from_numpy(held))
-        self.regions.append(region_of(MADE, tensor, is_written=is_set))
+        self.regions.append(region_of(HOST_TENSOR, tensor, is_written=is_set))
         self.held.append(tensor)
 
     # ------------------------------------------------------------ one access
@@ -176,17 +177,16 @@ class Memory:
                 access.line,
             )
         if access.deed != "reads" and region.is_input:
-            name = region.element(int(slots[0]))
+            deed = f"{access.deed} {region.element(int(slots[0]))}"
             raise KernelFault(
-                f"line {access.line} {access.deed} {name} ({access.who}): {region.name} is an input, which stays as it "
-                "is",
+                f"line {access.line} {deed} ({access.program_name}): {region.name} is an input, which stays as it is",
                 access.line,
             )
         if access.deed != "writes" and not region.written[slots].all():
-            name = region.element(int(slots[~region.written[slots]][0]))
+            deed = f"{access.deed} {region.element(int(slots[~region.written[slots]][0]))}"
             raise KernelFault(
-                f"line {access.line} {access.deed} {name}, which nobody has written yet ({access.who}): it holds what "
-                "was there before",
+                f"line {access.line} {deed}, which nobody has written yet ({access.program_name}): it holds "
+                "what was there before",
                 access.line,
             )
         self._race(access, region, slots)
@@ -228,7 +228,7 @@ class Memory:
             name = region.element(int(near[1:][twice][0]))
             raise KernelFault(
                 f"line {access.line} writes {name} from several lanes of one block, with different values "
-                f"({access.who}): which one stays is left to chance",
+                f"({access.program_name}): which one stays is left to chance",
                 access.line,
             )
 
@@ -244,15 +244,15 @@ class HostCalls(TorchFunctionMode):
         if self.is_launching:
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name not in ALLOWED:
+        if name not in HOST_FUNCTIONS:
             line = self.memory.line()
             said = f"line {line} calls torch's {name}: host code makes memory and launches kernels, which compute"
             raise KernelFault(said, line)
         found = func(*args, **(kwargs or {}))
-        if name in UNSET | SET:
+        if name in UNSET_MEMORY | SET_MEMORY:
             self.is_launching = True
             try:
-                self.memory.made(found, is_set=name in SET)
+                self.memory.add_host_memory(found, is_set=name in SET_MEMORY)
             finally:
                 self.is_launching = False
         return found
@@ -269,13 +269,21 @@ def _with_lanes_off(memory: Memory, handle: Callable[..., Any], pointers: Any, m
     return handle(np.full(pointers.data.shape, anything, dtype), pointers.get_element_ty())
 
 
+def in_tf32(values: Array) -> Array:
+    """Float32 rounded to TF32's 11 bits, as tensor cores take it."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(
+        np.float32
+    )
+
+
 @contextmanager
 def watched_by(memory: Memory) -> Any:
     """The interpreter with a memory that sees every access of what runs inside."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
     names = ("create_load", "create_store", "create_masked_load", "create_masked_store", "create_atomic_rmw",
-             "create_atomic_cas", "set_grid_idx")  # fmt: skip
+             "create_atomic_cas", "set_grid_idx", "create_dot")  # fmt: skip
     own = {name: getattr(builder, name) for name in names}
     launch = executor.__call__
     calls = HostCalls(memory)
@@ -317,6 +325,12 @@ def watched_by(memory: Memory) -> Any:
         memory.program = (x * memory.grid[1] + y) * memory.grid[2] + z
         own["set_grid_idx"](self, x, y, z)
 
+    def dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *more: Any) -> Any:
+        if "TF32" in str(precision) and a.data.dtype == np.float32:
+            memory.tf32_line = memory.tf32_line or memory.line()
+            a, b = (interpreter.TensorHandle(in_tf32(x.data), x.dtype) for x in (a, b))
+        return own["create_dot"](self, a, b, d, precision, *more)
+
     def launched(self: Any, *given: Any, **named: Any) -> Any:
         calls.is_launching = True
         try:
@@ -327,7 +341,7 @@ def watched_by(memory: Memory) -> Any:
         finally:
             calls.is_launching = False
 
-    patched = (load, store, masked_load, masked_store, update, swap, begin_program)
+    patched = (load, store, masked_load, masked_store, update, swap, begin_program, dot)
     for name, function in zip(names, patched, strict=True):
         setattr(builder, name, function)
     executor.__call__ = launched

@@ -8,7 +8,15 @@ from typing import Any
 
 from kernelworks.learn.emulator.advice import condition_advice
 
-__all__ = ["Access", "KernelFault", "outside_sentence", "race_sentence", "undefined_sentence"]
+__all__ = [
+    "Access",
+    "KernelFault",
+    "order_sentence",
+    "outside_sentence",
+    "race_sentence",
+    "tf32_sentence",
+    "undefined_sentence",
+]
 
 ATOMIC = -3
 
@@ -32,7 +40,7 @@ class Access:
     has_mask: bool
 
     @property
-    def who(self) -> str:
+    def program_name(self) -> str:
         return program_words(self.program, self.grid)
 
 
@@ -55,7 +63,7 @@ def _advice(access: Access, code: Sequence[str] = ()) -> str:
 def outside_sentence(access: Access, regions: Sequence[Any], address: int, lanes: int, code: Sequence[str]) -> str:
     """An address in no array: which one is the nearest, and how far from it. ``code``: the lines up to the access."""
     line = f"line {access.line} {access.deed}"
-    many = f"{lanes} lanes do, the first in {access.who}" if lanes > 1 else f"in {access.who}"
+    many = f"{lanes} lanes do, the first in {access.program_name}" if lanes > 1 else f"in {access.program_name}"
     known = [r for r in regions if r.count]
     if not known:
         return f"{line} an address that is in no array ({many})"
@@ -85,9 +93,20 @@ def race_sentence(access: Access, name: str, writer: int | None, line: int) -> s
         first = f"{program_words(writer, access.grid)} writes {name} in line {line}"
     whole = "" if access.has_mask else f" ({_advice(access)})"
     return (
-        f"a race: {first}; {access.who} {access.deed} it in line {access.line}{whole}; nothing orders the programs "
-        "of a launch. Give each program elements of its own, or end the launch between the two"
+        f"a race: {first}; {access.program_name} {access.deed} it in line {access.line}{whole}; nothing orders the "
+        "programs of a launch. Give each program elements of its own, or end the launch between the two"
     )
+
+
+def order_sentence(name: str, got: int, want: int) -> str:
+    """An element that another program has written than the contract says."""
+    return f"{name} is written by program {got}: in the contract's order it is program {want} that does it"
+
+
+def tf32_sentence(said: str, line: int) -> str:
+    """What to say of a result that is a little off, if a product was done in TF32."""
+    close = said.partition(":")[0]
+    return f'{close}: line {line} multiplies in TF32, which keeps 11 bits of a float32. Say input_precision="ieee"'
 
 
 def undefined_sentence(elements: str, verb: str, line: int) -> str:

@@ -25,13 +25,13 @@ import torch
 from kernelworks.learn.buffers import PATTERNS, place_case
 from kernelworks.learn.case import Array, Case, Columns, Reference, Rows, exact_arguments, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
-from kernelworks.learn.faults import Observation, Verdict, describe_elements, judge
+from kernelworks.learn.faults import Observation, Verdict, describe_elements, element, judge
 from kernelworks.learn.triton_memory import Memory, region_of, watched_by
-from kernelworks.learn.triton_sentences import KernelFault, undefined_sentence
+from kernelworks.learn.triton_sentences import KernelFault, order_sentence, tf32_sentence, undefined_sentence
 from kernelworks.learn.worker import close_buffers, differing_bits, observe
 from kernelworks.learn.worker_process import PRINT_MARK
 
-__all__ = ["Refused", "file_line", "function_of"]
+__all__ = ["RefusedFile", "file_line", "function_of"]
 
 CALL_S = 3.0  # of the processor that one call may use: each takes milliseconds
 OTHER_LANES = 0x7E  # of each byte of a lane that is off, in a call that is compared with one where it is PATTERNS[0]
@@ -39,7 +39,7 @@ OTHER_LANES = 0x7E  # of each byte of a lane that is off, in a call that is comp
 Say = Callable[..., None]
 
 
-class Refused(Exception):
+class RefusedFile(Exception):
     """A file that cannot be loaded: the line, 0 if there is none, and why."""
 
     def __init__(self, line: int, text: str) -> None:
@@ -59,21 +59,23 @@ def file_line(error: BaseException, path: str) -> int:
 
 
 def function_of(path: str, symbol: str) -> Callable[..., Any]:
-    """The learner's function. Raises Refused."""
+    """The learner's function. Raises RefusedFile."""
     spec = importlib.util.spec_from_file_location("learner", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise Refused(error.lineno or 0, f"{error.msg}: this is no Python") from None
+        raise RefusedFile(error.lineno or 0, f"{error.msg}: this is no Python") from None
     except Exception as error:
-        raise Refused(file_line(error, path), f"{type(error).__name__}: {error}") from None
+        raise RefusedFile(file_line(error, path), f"{type(error).__name__}: {error}") from None
     function = getattr(module, symbol, None)
     if function is None or not callable(function):
-        raise Refused(0, f"the file defines no function {symbol}")
+        raise RefusedFile(0, f"the file defines no function {symbol}")
     if hasattr(function, "arg_names"):
-        raise Refused(0, f"{symbol} is the function that the CPU calls: it launches a kernel, and has no @triton.jit")
+        raise RefusedFile(
+            0, f"{symbol} is the function that the CPU calls: it launches a kernel, and has no @triton.jit"
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -167,14 +169,30 @@ def _beyond_limit(case: Case, memory: Memory, limits: dict[str, Any]) -> str:
     return ""
 
 
+def _other_order(case: Case, memory: Memory, reference: Reference) -> str:
+    """Which element another program has written than the contract says; empty if none."""
+    if reference.owners is None:
+        return ""
+    due = reference.owners(**exact_arguments(case))
+    for region in memory.regions:
+        if region.name in due:
+            got = np.lib.stride_tricks.as_strided(region.writer, region.shape, [4 * step for step in region.strides])
+            other = np.argwhere(got != due[region.name])
+            if len(other):
+                at = tuple(other[0])
+                return order_sentence(element(region.name, at), int(got[at]), int(due[region.name][at]))
+    return ""
+
+
 def _attempt(exercise: Exercise, path: str, cases: list[Case], reference: Reference, say: Say) -> Verdict:
-    """The verdict on one file. Raises Refused."""
-    runner, seen, beyond = _Runner(exercise, path, say), list[Observation](), ("", "")
+    """The verdict on one file. Raises RefusedFile."""
+    runner, seen, beyond, tf32_line = _Runner(exercise, path, say), list[Observation](), ("", ""), 0
     limits = tomllib.loads((exercise.folder / "exercise.toml").read_text(encoding="utf-8")).get("limits", {})
     for case in cases:
         try:
             observation = observe(exercise, case, reference, runner)
-            said = _beyond_limit(case, runner.memory, limits)
+            said = _beyond_limit(case, runner.memory, limits) or _other_order(case, runner.memory, reference)
+            tf32_line = tf32_line or runner.memory.tf32_line
             line = runner.memory.undefined_line
             observation.undefined = _undefined(runner, case, observation)
         except KernelFault as fault:
@@ -189,6 +207,8 @@ def _attempt(exercise: Exercise, path: str, cases: list[Case], reference: Refere
     verdict = judge(seen, reference)
     if verdict.right and beyond[0]:
         return Verdict(False, beyond[0], f"the results are right; with {beyond[1]}", case=beyond[1])
+    if tf32_line and verdict.sentence.startswith("close, but"):
+        return dataclasses.replace(verdict, sentence=tf32_sentence(verdict.sentence, tf32_line), line=tf32_line)
     return verdict
 
 
@@ -219,7 +239,7 @@ def main() -> None:
                 try:
                     say(verdict=dataclasses.asdict(_attempt(exercise, path, cases, reference, say)))
                     code = 0
-                except Refused as refused:
+                except RefusedFile as refused:
                     say(refused={"line": refused.line, "text": refused.text})
                 except Exception as error:
                     say(error=f"{type(error).__name__}: {error}")
