@@ -27,6 +27,7 @@ from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
 from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
+from kernelworks.records.model_map import ModelMap
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
@@ -44,6 +45,7 @@ from kernelworks.report import (
     judge,
     machine,
     map,
+    model_map,
     predictions,
     search,
     trace,
@@ -66,6 +68,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
     Judgement: lambda one, width: judge.judgement(one),
+    ModelMap: lambda one, width: model_map.model_map(one),
     Peaks: machine.peaks,
     PredictionAccuracy: predictions.prediction_accuracy,
     ProblemCheck: lambda one, width: check_problem.problem_check(one),
