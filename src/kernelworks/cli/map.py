@@ -89,7 +89,7 @@ def _map_of_model(program: str, page: Path | None, *, verbose: bool, json: bool)
         record = diagnose_script(program, progress=progress, rough=True)
         found = model_map(record, _with_exercises(kernel_map(None)))
     from kernelworks.report.html import render_page
-    from kernelworks.report.model_map import model_map as shown
+    from kernelworks.report.map import model_map as shown
 
     if page is not None:
         write(page, render_page([found]))

@@ -10,7 +10,9 @@ from kernelworks.records.model_map import MappedCalls, ModelMap
 
 __all__ = ["model_map"]
 
-CHOSEN = re.compile(r"kw\.(?P<op>\w+): (?P<kernel>.+)")  # what a hotspot says of the kernel that its calls would take
+CHOSEN_KERNEL = re.compile(
+    r"kw\.(?P<op>\w+): (?P<kernel>.+)"
+)  # what a hotspot says of the kernel that its calls would take
 
 
 def model_map(record: Diagnosis, ops: Sequence[MapOp]) -> ModelMap:
@@ -29,7 +31,7 @@ def model_map(record: Diagnosis, ops: Sequence[MapOp]) -> ModelMap:
 def _op_name(hotspot: Hotspot, known: Sequence[str]) -> str:
     """The op of kernelworks that a hotspot's calls are; torch names what is behind a function ``_softmax`` or
     ``native_layer_norm``, and inductor's kernels are named after the operators in them."""
-    chosen = CHOSEN.match(hotspot.op_kernel)
+    chosen = CHOSEN_KERNEL.match(hotspot.op_kernel)
     if chosen:
         return chosen["op"]
     plain = hotspot.op.removeprefix("inductor: ").removeprefix("aten::").removesuffix(" (backward)")
@@ -39,7 +41,7 @@ def _op_name(hotspot: Hotspot, known: Sequence[str]) -> str:
 
 def _mapped(hotspot: Hotspot, by_name: dict[str, MapOp]) -> MappedCalls:
     name = _op_name(hotspot, list(by_name))
-    op, chosen = by_name.get(name), CHOSEN.match(hotspot.op_kernel)
+    op, chosen = by_name.get(name), CHOSEN_KERNEL.match(hotspot.op_kernel)
     kernel = chosen["kernel"] if chosen else ""
     rows = [row for row in op.kernels if row.name == kernel] if op else []
     return MappedCalls(

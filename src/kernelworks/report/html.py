@@ -41,12 +41,12 @@ from kernelworks.report import (
     explain,
     fix,
     judge,
-    model_map,
     predictions,
     search,
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document, read_texts
@@ -84,7 +84,7 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     MapOp: map_parts,
     ModelMap: lambda some: (
         f"{some[0].program} - kernelworks map",
-        [html(model_map.model_map(one, verbose=True)) for one in some],
+        [html(kernel_maps.model_map(one, verbose=True)) for one in some],
     ),
     Verification: lambda some: (f"{_ops(some)} - kernelworks verify", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),

@@ -45,12 +45,12 @@ from kernelworks.report import (
     judge,
     machine,
     map,
-    model_map,
     predictions,
     search,
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.experiment import terminal as experiment
 from kernelworks.report.next_steps import Files
@@ -68,7 +68,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
     Judgement: lambda one, width: judge.judgement(one),
-    ModelMap: lambda one, width: model_map.model_map(one),
+    ModelMap: lambda one, width: kernel_maps.model_map(one),
     Peaks: machine.peaks,
     PredictionAccuracy: predictions.prediction_accuracy,
     ProblemCheck: lambda one, width: check_problem.problem_check(one),
