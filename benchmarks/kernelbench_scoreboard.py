@@ -3,8 +3,8 @@ right, are our kernels right there, and, on a quiet machine, how quick is each:
 
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 ... [--only NAMES] [--seconds 3600] [--times]
 
-writes ``docs/reference/kernelbench.md`` from its record. The problems' files are the user's own; none is kept here.
-Each problem is judged at the sizes that ``check-problem`` halves it to. Our candidate is the problem's own class after
+writes ``docs/reference/kernelbench-scoreboard.md`` from its record. The problems' files are the user's own; none is
+kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. Our candidate is the problem's own class after
 ``kernelworks.swap``, with the kernels that are listed first. What is on record is kept, but for what ``--only`` names;
 ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which others left the
 machine alone: a row without them goes without.
@@ -37,7 +37,7 @@ from kernelworks.records.problem_check import WEAK, WORTH
 
 HERE = Path(__file__).resolve().parents[1]
 RECORD = HERE / "benchmarks" / "results" / "kernelbench-scoreboard.json"
-PAGE = HERE / "docs" / "reference" / "kernelbench.md"
+PAGE = HERE / "docs" / "reference" / "kernelbench-scoreboard.md"
 PART = re.compile(
     r"(<!-- written by benchmarks/kernelbench_scoreboard.py -->\n).*?(<!-- end -->)",
     re.S,

@@ -48,6 +48,22 @@ MISTAKES = {
     "what is left of a row": ("cpu-rms-norm", "03_vectors", "for (; n < N; ++n) total", "for (; n < 0; ++n) total"),
     "eps outside the root": ("cpu-rms-norm", "02_fusion", "std::sqrt(sum / N + eps)", "(std::sqrt(sum / N) + eps)"),
     "the sum, not the mean": ("cpu-rms-norm", "02_fusion", "sum / N + eps", "sum + eps"),
+    "no maximum": ("cpu-softmax", "04_largest", "largest_of(N, x), y", "0, y"),
+    "an exponential of fewer terms": ("cpu-softmax", "04_largest", "4.1665795894e-2f", "4.1e-2f"),
+    "what is left of a vector": ("cpu-reduction", "03_blocks", "for (; n < N; ++n) total", "for (; n < 0; ++n) total"),
+    "one chain in float": ("cpu-reduction", "01_naive", "double total", "float total"),
+    "a total that is not rescaled": (
+        "cpu-attention",
+        "05_online_softmax",
+        "known.total[i] * factor[i]",
+        "known.total[i]",
+    ),
+    "a key too many": (
+        "cpu-attention",
+        "04_register_tiles",
+        "row + Lk, row + padded, -INF",
+        "row + Lk, row + Lk, -INF",
+    ),
 }
 
 

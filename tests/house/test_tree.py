@@ -43,7 +43,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
     "examples": r"\w+\.py",
     "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
-    "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
+    "benchmarks": r"(programs/)?\w+\.py|kernelbench_calls\.toml|results/[\w.-]+\.json",
     "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",
     "ladders": r"[\w-]+/.*",
     "tools": r"\w+\.py",
