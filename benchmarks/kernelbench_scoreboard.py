@@ -4,10 +4,10 @@ right, are our kernels right there, and, on a quiet machine, how quick is each:
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 ... [--only NAMES] [--seconds 3600] [--times]
 
 writes ``docs/reference/kernelbench-scoreboard.md`` from its record. The problems' files are the user's own; none is
-kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. Our candidate is the problem's own class after
-``kernelworks.swap``, with the kernels that are listed first. What is on record is kept, but for what ``--only`` names;
-``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which others left the
-machine alone: a row without them goes without.
+kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. Our candidate is the problem's own
+class after ``kernelworks.swap``, with the kernels that are listed first. What is on record is kept, but for what
+``--only`` names; ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which
+others left the machine alone: a row without them goes without.
 """
 
 from __future__ import annotations
