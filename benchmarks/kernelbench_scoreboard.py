@@ -1,13 +1,13 @@
 """The scoreboard of KernelBench's problems on this machine's CPU: is the reference sound, does the judge take it for
-right, are our kernels right there, and, on a quiet machine, how quick is each:
+right, and, on a quiet machine, how quick are torch, its compiler and our kernels there:
 
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 ... [--only NAMES] [--seconds 3600] [--times]
 
 writes ``docs/reference/kernelbench-scoreboard.md`` from its record. The problems' files are the user's own; none is
-kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. Our candidate is the problem's own
-class after ``kernelworks.swap``, with the kernels that are listed first. What is on record is kept, but for what
-``--only`` names; ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which
-others left the machine alone: a row without them goes without.
+kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. What is on record is kept, but for
+what ``--only`` names; ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which
+others left the machine alone: a row without them goes without. Ours is the problem's module after a swap, with the
+kernels that are verified on this kind of machine; where none is, torch runs there too.
 """
 
 from __future__ import annotations
@@ -54,18 +54,6 @@ QUICK = Budget(
     build_s=600.0,
 )
 FULL = dataclasses.replace(QUICK, reference_s=20.0, most_cases=48, many=200, many_s=3.0, looks=2, gradients=2)
-OURS = """
-
-from kernelworks.nn.swap import swap
-
-
-class ModelNew(Model):
-    def __init__(self, *given):
-        super().__init__(*given)
-        if not swap(self, verbose=False).replaced:
-            raise LookupError("NOTHING")
-"""
-NOTHING = "nothing of ours takes a place here"
 VARIANTS = ("eager", "compiled", "ours")
 
 
@@ -75,16 +63,11 @@ def said_of(found: Judgement) -> str:
 
 
 def timed(found: Judgement) -> dict[str, Any]:
-    """Seconds of a call by each, how much quicker ours are, and the least time as a share of ours."""
-    paces = {one.variant: one.median_s for one in found.paces}
-    names = {"candidate": "ours"}
-    limit = found.limit_s or 0.0
-    ours = paces.get("candidate", 0.0)
-    return {
-        "seconds": {names.get(name, name): seconds for name, seconds in paces.items()},
-        "speeds": {one.over: [one.ratio, one.low, one.high] for one in found.speeds},
-        "limit_s": limit, "limit_share": limit / ours if ours else 0.0, "bound_by": found.bound_by,
-    }  # fmt: skip
+    """Seconds of a call by each, and the least time as a share of ours."""
+    seconds = {one.variant: one.median_s for one in found.paces}
+    limit, ours = found.limit_s or 0.0, seconds.get("ours", 0.0)
+    return {"seconds": seconds, "limit_s": limit, "limit_share": limit / ours if ours else 0.0,
+            "bound_by": found.bound_by}  # fmt: skip
 
 
 def row(path: Path, threads: int, times: bool, nursery: Nursery) -> dict[str, Any]:
@@ -97,7 +80,7 @@ def row(path: Path, threads: int, times: bool, nursery: Nursery) -> dict[str, An
     made: dict[str, Any] = {
         "problem": f"{path.parent.name}/{path.stem.rstrip('_')}", "sizes": found.sizes, "verdict": found.verdict,
         "text": hashlib.sha256(source.encode()).hexdigest()[:16], "findings": fatal or kinds, "reference": "",
-        "ours": "", "own": False, "threads": threads,
+        "threads": threads,
     }  # fmt: skip
     if found.verdict in (WORTH, WEAK):
         shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **found.sizes})
@@ -107,49 +90,32 @@ def row(path: Path, threads: int, times: bool, nursery: Nursery) -> dict[str, An
 
 
 def _judged(problem: Problem, source: str, threads: int, times: bool, nursery: Nursery) -> dict[str, Any]:
-    """The reference as a candidate, then ours."""
+    """The reference as a candidate, and what it is timed against."""
     plain = kernelbench.candidate_in(Path("reference.py"), re.sub(r"\bModel\b", "ModelNew", source))
-    ours = kernelbench.candidate_in(Path("ours.py"), source + OURS.replace("NOTHING", NOTHING))
-    over = ("eager", "compiled") if times else ("eager",)
-    (reference, swapped), noise = with_noise(
-        lambda: judge_all(
-            [plain, ours],
-            problem,
-            over=over,
-            budget=FULL if times else QUICK,
-            threads=threads,
-            nursery=nursery,
-        )
+    over, budget = (VARIANTS, FULL) if times else (VARIANTS[:1], QUICK)
+    (found,), noise = with_noise(
+        lambda: judge_all([plain], problem, over=over, budget=budget, threads=threads, nursery=nursery)
     )
-    own = all(NOTHING not in one.said for one in swapped.reasons)
-    quiet = times and noise.share <= LIMIT
-    found: dict[str, Any] = {
-        "reference": said_of(reference),
-        "ours": said_of(swapped) if own else "",
-        "own": own,
-    }
-    return found | ({"times": timed(swapped)} if quiet and own and swapped.verdict == "right" else {})
+    quiet = times and noise.share <= LIMIT and found.verdict == "right"
+    return {"reference": said_of(found)} | ({"times": timed(found)} if quiet else {})
 
 
 def table(record: dict[str, Any]) -> str:
     rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
     judged = [r for r in rows if r["reference"]]
     right = sum(r["reference"] == "right" for r in judged)
-    ours = sum(r["ours"] == "right" and r["own"] for r in judged)
     clocked = [r for r in rows if r.get("times")]
     lines = [
         f"{len(rows)} problems; {len(judged)} are worth a score. The judge takes {right} of their references for "
-        f"right, and our kernels for right in {ours}. Times are on record for {len(clocked)}.",
-        "", "| problem | sizes | sound | its reference | ours | eager | compiled | ours | share of the limit |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"right. Times are on record for {len(clocked)}.",
+        "", "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for r in rows:
         sizes = ", ".join(f"`{name}={size}`" for name, size in r["sizes"].items()) or "its own"
         sound = r["verdict"] + (f": {', '.join(dict.fromkeys(r['findings']))}" if r["findings"] else "")
-        mine = r["ours"] if r["own"] or not r["reference"] else "torch's own"
         lines.append(
-            f"| {r['problem']} | {sizes} | {sound} | {_cell(r['reference'])} | {_cell(mine)} | "
-            f"{' | '.join(_times(r.get('times')))} |"
+            f"| {r['problem']} | {sizes} | {sound} | {_cell(r['reference'])} | {' | '.join(_times(r.get('times')))} |"
         )
     named = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
     return "\n".join([*lines, "", f"<sub>{record['machine']}, {named}, {record['date']}</sub>", ""])
