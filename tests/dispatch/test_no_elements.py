@@ -272,6 +272,15 @@ CASES: dict[str, Case] = {
     "instance_norm": Case({"B": 3, "C": 4, "L": 5}, lambda B, C, L: (t(B, C, L), t(C), t(C)),
                           lambda x, w, b, **n: kw.instance_norm(x, weight=w, bias=b, **n),
                           lambda x, w, b: F.instance_norm(x, weight=w, bias=b)),
+    "csr_matmul": Case(  # each row has an entry, if there are columns
+        {"M": 3, "K": 4, "D": 2},
+        lambda M, K, D: (torch.arange(M + 1) * (K > 0), whole(K, M * (K > 0)), t(M * (K > 0)), t(K, D)), kw.csr_matmul,
+        lambda crow, column, values, x: torch.sparse_coo_tensor(
+            torch.stack([torch.arange(len(column)), column]), values, (len(crow) - 1, len(x))
+        ).to_dense() @ x,
+    ),
+    "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
+                  torch.linalg.solve),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),

@@ -81,8 +81,8 @@ OP_PACKAGE_MAY_HOLD = (
 # Modules that nothing imports because something else starts them.
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
-    "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn",
-    "search.verification_worker",
+    "learn.triton_compiling", "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch",
+    "judge.roles.spawn", "search.verification_worker",
     "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip

@@ -143,6 +143,10 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.hadamard_transform(x, 0.5), Tensor)
     assert_type(kw.cholesky_solve(x, x, True), Tensor)
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
+    assert_type(kw.csr_matmul(a, a, a, a), Arrays)
+    assert_type(kw.csr_matmul(x, x), Tensor)
+    assert_type(kw.solve(x, x), Tensor)
+    assert_type(kw.solve(a, a), Arrays)
 
 
 def convolutions(x: Tensor, a: Arrays) -> None:

@@ -46,6 +46,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "linalg": (
         "cholesky_solve",
+        "csr_matmul",
+        "solve",
     ),
     "linear": (
         "linear",
