@@ -46,7 +46,7 @@ def compiled_for(target: GpuTarget) -> Iterator[None]:
 
 
 def is_other_than(target: GpuTarget) -> bool:
-    """Whether the GPU here, or the one that is compiled for, is of another compute capability; False if there is none."""
+    """Whether the GPU here, or the one that is compiled for, is of another compute capability; not if there is none."""
     have = _compiling_for[-1] if _compiling_for else _capability_here()
     return have is not None and have != target.capability
 

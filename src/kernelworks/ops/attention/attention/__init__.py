@@ -155,7 +155,7 @@ def _triton_guard(request: Request) -> str | None:
     q = request.args["q"]
     if not q.shape[1]:
         return "there are no heads"
-    # These may take triton_pipeline's launch, whose roles of warps no other GPU's compiler knows: it would end the process
+    # These may take triton_pipeline's launch; compiling it for another GPU would end the process.
     if q.dtype != torch.float32 and q.shape[3] in (64, 128) and is_other_than(HOPPER):
         return "with head_dim 64 and 128 in 16 bits it runs on compute capability 9.0 (Hopper)"
     return decline_wide_float32(request)
