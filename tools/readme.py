@@ -406,15 +406,20 @@ def _ladders(root: Path, hashes: Hashes) -> str:
         links = f"[{record.ladder}]({{up}}{LADDERS}/{place}/worklog.md)"
         on = f"{climb_words.machine(record)}, {record.date[:10]}"
         lines.append(f"| {links} | {climb_words.headline(record)} | {on} |")
+    for path in sorted((root / LADDERS).glob("*/problem.py")):
+        if not path.with_name("results.json").is_file():
+            rungs = len(list(path.parent.glob("[0-9][0-9]_*.c*")))
+            name = f"[{path.parent.name}]({{up}}{LADDERS}/{path.parent.name}/problem.py)"
+            lines.append(f"| {name} | {rungs} rungs; no record yet: your own climb has its figures | |")
     return "\n".join(["| ladder | from where to where | on |", "|---|---|---|", *lines, ""]) if lines else ""
 
 
 def _exercises(root: Path, hashes: Hashes) -> str:
-    lines = ["| family | exercise | what is computed |", "|---|---|---|"]
+    lines = ["| family | exercise | what is computed | ladder that goes on |", "|---|---|---|---|"]
     family = ""
     for one in exercises().values():
         shown, family = "" if one.family == family else one.family, one.family
-        lines.append(f"| {shown} | [{one.name}]({{up}}exercises/{one.name}/README.md) | {one.title} |")
+        lines.append(f"| {shown} | [{one.name}]({{up}}exercises/{one.name}/README.md) | {one.title} | {one.ladder} |")
     return "\n".join([*lines, ""])
 
 

@@ -60,6 +60,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "climb",
         "learn",
         "descend",
+        "experiment",
     }
     others = {"map", "compare", "predictions", "judge", "check-problem", "search", "export", "cache"}
     assert set(VERBS) == measuring | others

@@ -222,6 +222,11 @@ CASES: dict[str, Case] = {
     "sum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, -1, **n), lambda x: x.sum(-1)),
     "sum, down": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.sum(x, 0, **n), lambda x: x.sum(0)),
     "sum of all": Case(MATRIX, lambda M, N: (t(M, N),), kw.sum, torch.sum),
+    "prod": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.prod(x, -1, **n), lambda x: x.prod(-1)),
+    "cosine_similarity": Case(MATRIX, lambda M, N: (t(M, N), t(M, N)),
+                              lambda x, y, **n: kw.cosine_similarity(x, y, eps=1e-8, **n), F.cosine_similarity),
+    "triplet_margin_loss": Case(MATRIX, lambda M, N: (t(M, N), t(M, N), t(M, N)), kw.triplet_margin_loss,
+                                F.triplet_margin_loss),
     "topk": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.topk(x, x.shape[1] // 2, **n),
                  lambda x: torch.topk(x, x.shape[1] // 2)),
     "causal_conv1d": Case({"B": 2}, lambda B: (t(B, 3, 5), t(3, 4), t(3)), kw.causal_conv1d,
@@ -230,6 +235,9 @@ CASES: dict[str, Case] = {
     "adaptive_avg_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),),
                                 lambda x, **n: kw.adaptive_avg_pool2d(x, (2, 3), **n),
                                 lambda x: F.adaptive_avg_pool2d(x, (2, 3))),
+    "adaptive_max_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),),
+                                lambda x, **n: kw.adaptive_max_pool2d(x, (2, 3), **n),
+                                lambda x: F.adaptive_max_pool2d(x, (2, 3))),
     "avg_pool2d": Case({"B": 2, "C": 3}, lambda B, C: (t(B, C, 5, 4),), lambda x, **n: kw.avg_pool2d(x, 2, **n),
                        lambda x: F.avg_pool2d(x, 2)),
     **{f"{fold}_pool{dims}d": Case(
@@ -264,6 +272,15 @@ CASES: dict[str, Case] = {
     "instance_norm": Case({"B": 3, "C": 4, "L": 5}, lambda B, C, L: (t(B, C, L), t(C), t(C)),
                           lambda x, w, b, **n: kw.instance_norm(x, weight=w, bias=b, **n),
                           lambda x, w, b: F.instance_norm(x, weight=w, bias=b)),
+    "csr_matmul": Case(  # each row has an entry, if there are columns
+        {"M": 3, "K": 4, "D": 2},
+        lambda M, K, D: (torch.arange(M + 1) * (K > 0), whole(K, M * (K > 0)), t(M * (K > 0)), t(K, D)), kw.csr_matmul,
+        lambda crow, column, values, x: torch.sparse_coo_tensor(
+            torch.stack([torch.arange(len(column)), column]), values, (len(crow) - 1, len(x))
+        ).to_dense() @ x,
+    ),
+    "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
+                  torch.linalg.solve),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),

@@ -62,6 +62,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "binary_cross_entropy_with_logits": {
         "input": X, "target": X.sigmoid(), "weight": None, **OLD, "reduction": "mean", "pos_weight": None,
     },
+    "cosine_similarity": {"x1": X, "x2": W[:4], "dim": 1, "eps": 1e-8},
+    "prod": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
+    "triplet_margin_loss": {
+        "anchor": X, "positive": X * 0.5, "negative": W[:4], "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": True, **OLD,
+        "reduction": "mean",
+    },
     "mean": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
     "norm": {"input": X, "p": 2.0, "dim": -1, "keepdim": False, "out": None, "dtype": None},
     "amax": {"input": X, "dim": -1, "keepdim": False},
@@ -112,6 +118,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     **{f"adaptive_avg_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+    } for dims in (1, 2, 3)},
+    **{f"adaptive_max_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+        "return_indices": False,
     } for dims in (1, 2, 3)},
     **{f"max_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,
@@ -198,7 +208,7 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, given: dict[str, Any], t
     base = dict(given)
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
-    with only(KERNELS[-1]) as taken:
+    with only(KERNELS[-1], plainly=True) as taken:
         ours = functional.FUNCTIONS[name]
         ours(**base)  # it does reach a kernel of ours
         assert taken
@@ -214,7 +224,7 @@ def test_every_stand_in_is_tried_with_every_argument() -> None:
 
 def test_torch_softmax_by_its_other_name() -> None:
     base = {"input": X, "dim": -1, "dtype": None}
-    with only(KERNELS[-1]):
+    with only(KERNELS[-1], plainly=True):
         assert not differ(torch.softmax, rebind._torch_softmax, base)
 
 
@@ -227,7 +237,7 @@ def test_attention_as_transformers_calls_it() -> None:
     def first(function: Callable[..., Any], looks_back: Any) -> Callable[..., Any]:
         return lambda **given: function(SimpleNamespace(is_causal=looks_back), **given)[0]
 
-    with only(KERNELS[-1]):
+    with only(KERNELS[-1], plainly=True):
         for looks_back in (True, False, 1, 0, None, np.bool_(True)):
             ours, theirs = (first(f, looks_back) for f in (attention.attention_forward, sdpa_attention_forward))
             found = differ(theirs, ours, base | {"is_causal": None})

@@ -31,6 +31,7 @@ from kernelworks.cli import (
     compare,
     descend,
     diagnose,
+    experiment,
     explain,
     export,
     judge,
@@ -82,8 +83,8 @@ def _options(
 # In the order in which ``--help`` lists them.
 VERBS = {
     **diagnose.VERBS, **show.VERBS, **machine.VERBS, **autotune.VERBS, **verify.VERBS, **bench.VERBS, **explain.VERBS,
-    **learn.VERBS, **climb.VERBS, **descend.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS, **predictions.VERBS,
-    **judge.VERBS, **check_problem.VERBS, **search.VERBS, **export.VERBS, **cache.VERBS,
+    **learn.VERBS, **experiment.VERBS, **climb.VERBS, **descend.VERBS, **swap.VERBS, **map.VERBS, **compare.VERBS,
+    **predictions.VERBS, **judge.VERBS, **check_problem.VERBS, **search.VERBS, **export.VERBS, **cache.VERBS,
 }  # fmt: skip
 for name, verb in VERBS.items():
     app.command(name=name, cls=VerbCommand, rich_help_panel=PANELS[name])(verb)

@@ -21,10 +21,15 @@ def climb(
         str | None, typer.Argument(help="A ladder's name or folder; `new` starts one, `tile` draws one tile's journey.")
     ] = None,
     name: Annotated[str | None, typer.Argument(help="After `new`: the name of your ladder.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Name the ladders and their rungs.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the ladders: hardware, minutes, exercises, rungs.")
+    ] = False,
     rung: Annotated[int | None, typer.Option("--rung", min=1, help="Only this rung.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only compile: what each rung takes, and its hot loop. Needs no GPU.")
+    ] = False,
+    watched: Annotated[
+        bool, typer.Option("--watch", help="Again whenever a rung's file is written, until Ctrl-C.")
     ] = False,
     device: Annotated[str, typer.Option("--device", help="After `new`: cpu or cuda.")] = "cpu",
     out: Annotated[
@@ -47,6 +52,8 @@ def climb(
     """
     if name is not None and ladder != "new":
         fail(f"one ladder at a time; {name!r} is one more", USAGE)
+    if watched and (ladder in (None, "new", "tile") or listed or check or json):
+        fail("--watch goes with a ladder, and not with --list, --check or --json", USAGE)
     with faults((ValueError,)):
         _check(ladder, name, device, listed=listed)
     from kernelworks.climb import command
@@ -56,7 +63,12 @@ def climb(
             typer.echo(command.start_ladder(name, device))
             return
         if listed or ladder is None:
-            command.list_ladders(json=json)
+            command.list_ladders(_leading_up(), json=json)
+            return
+        if watched:
+            from kernelworks.climb.watching import watch_ladder
+
+            watch_ladder(str(ladder), rung, lambda: measuring(f"climb {ladder}"), rough=rough)
             return
         if check:
             found = command.check_ladder(ladder, json=json)
@@ -81,6 +93,17 @@ def _check(ladder: str | None, name: str | None, device: str, *, listed: bool) -
         check_words("--device", (device,), ("cpu", "cuda"))
     elif ladder not in (None, "tile") and not listed:
         ladder_folder(str(ladder))
+
+
+def _leading_up() -> dict[str, list[str]]:
+    """By ladder, the exercises that name it."""
+    from kernelworks.learn.exercise import exercises
+
+    found: dict[str, list[str]] = {}
+    for one in exercises().values():
+        if one.ladder:
+            found.setdefault(one.ladder, []).append(one.name)
+    return found
 
 
 VERBS: dict[str, Callable[..., None]] = {"climb": climb}

@@ -15,7 +15,7 @@ PANELS = {
     for panel, names in (
         ("Diagnose", ("diagnose", "show", "compare", "predictions", "machine")),
         ("Kernels", ("autotune", "verify", "bench", "explain", "swap", "map", "export", "cache")),
-        ("Learn", ("learn", "climb", "descend")),
+        ("Learn", ("learn", "experiment", "climb", "descend")),
         ("Research", ("judge", "check-problem", "search")),
     )
     for name in names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelworks.climb.compilation import compile_rung
@@ -12,6 +12,7 @@ from kernelworks.climb.driver import climb
 from kernelworks.climb.journey import journey
 from kernelworks.climb.ladder import Ladder, ladder_named
 from kernelworks.climb.ladder_folders import folders
+from kernelworks.climb.requirements import expected_minutes, hardware, lacking_rungs
 from kernelworks.climb.template import start
 from kernelworks.records import from_json, to_json
 from kernelworks.records.climb import Climb, RungResult
@@ -67,8 +68,8 @@ def start_ladder(name: str | None, device: str) -> str:
     return f"a ladder to begin with: {folder}\nnext: edit it, then: kernelworks climb {name}"
 
 
-def list_ladders(*, json: bool) -> None:
-    """Every ladder with its rungs."""
+def list_ladders(leading_up: Mapping[str, Sequence[str]], *, json: bool) -> None:
+    """Every ladder with what it needs, how long it takes, its rungs, and the exercises that lead up to it."""
     found = [ladder_named(str(folder)) for folder in folders().values()]
     if json:
         plain = [
@@ -77,6 +78,10 @@ def list_ladders(*, json: bool) -> None:
                 "device": x.problem.device,
                 "title": x.problem.title,
                 "rungs": [r.title for r in x.rungs],
+                "needs": hardware(x),
+                "minutes": expected_minutes(x),
+                "not_here": [r.number for r in lacking_rungs(x)],
+                "exercises": list(leading_up.get(x.name, ())),
             }
             for x in found
         ]
@@ -88,9 +93,23 @@ def list_ladders(*, json: bool) -> None:
         stdout().print(
             f"{ladder.name} ({DEVICES[ladder.problem.device]}): {ladder.problem.title}", style="bold", markup=False
         )
+        for line in _asks(ladder, leading_up.get(ladder.name, ())):
+            stdout().print(f"      {line}", style="dim", markup=False)
         for rung in ladder.rungs:
             stdout().print(f"  {rung.number:>2}  {rung.title}", markup=False)
     stdout().print("exercises that lead up to them: kernelworks learn", markup=False)
+
+
+def _asks(ladder: Ladder, leading_up: Sequence[str]) -> list[str]:
+    """What a climb needs and takes, and what to do before it."""
+    minutes = expected_minutes(ladder)
+    lines = [f"needs {hardware(ladder)}; about {minutes} minute{'s' if minutes > 1 else ''} on a quiet machine"]
+    lacking = lacking_rungs(ladder)
+    if lacking:
+        lines.append(f"here {len(ladder.rungs) - len(lacking)} of {len(ladder.rungs)} rungs run")
+    if leading_up:
+        lines.append(f"first write it yourself: kernelworks learn start {' or '.join(leading_up)}")
+    return lines
 
 
 def check_ladder(name: str, *, json: bool) -> Verdict:

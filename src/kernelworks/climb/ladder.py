@@ -12,7 +12,7 @@ A header is the first lines of the file, ``// key: text``, longer texts continue
 | loads | bytes that each multiply-add moves, by level: ``L1 12, L3 4`` |
 | format | of the problem's formats, the one its inputs come in; the problem's own without it |
 | multiples | what sizes must be multiples of: ``M 128, N 128, K 64``; verification sizes that are not are left out |
-| target | C++: what it is compiled for, a target of ``build.cpp`` |
+| target | C++: what it is compiled for, a target of ``build.cpp``; of several the first that this machine runs |
 | threads | C++: ``1``, or ``1, all`` |
 | rows | C++: how many rows of the problem a slow rung is timed on; all without it |
 | launch | CUDA: ``threads 256, tile 128 x 128, shared 32768, cluster 2, grid tiles, workspace 4096``; see ``Launch`` |
@@ -31,6 +31,7 @@ from kernelworks.build.cpp import TARGETS
 from kernelworks.climb import baselines, baselines_cub, baselines_ggml
 from kernelworks.climb.ladder_folders import ladder_folder
 from kernelworks.climb.problem import Problem, Size, problem_of
+from kernelworks.machine import machine
 
 __all__ = ["FOR_PROBLEMS", "Ladder", "Launch", "Rung", "ladder_named"]
 
@@ -87,7 +88,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Rung:
-    """One step. On the CPU ``threads`` is (1,) or (1, 0), 0 for all cores; ``rows`` 0 means all."""
+    """One step. On the CPU ``threads`` is (1,) or (1, 0), 0 for all cores; ``rows`` 0 means all; ``target`` is the one
+    of ``targets`` that this machine compiles it for."""
 
     number: int
     path: Path
@@ -104,6 +106,7 @@ class Rung:
     launch: Launch | None = None
     maps: dict[str, tuple[int, int]] = field(default_factory=dict)  # rows and columns of one copy, by operand
     spills: int = 0
+    targets: tuple[str, ...] = ()
 
     @property
     def language(self) -> str:
@@ -177,11 +180,12 @@ def rung_of(path: Path) -> Rung:
     if found.keys() - known or needed - found.keys():
         wrong = ", ".join(sorted(found.keys() - known)) or f"no {', '.join(sorted(needed - found.keys()))}"
         raise ValueError(f"{path.name}: the header must give {', '.join(sorted(needed))}; it has {wrong}")
-    if language == "cpp" and found["target"] not in TARGETS:
-        raise ValueError(f"{path.name}: target must be one of {', '.join(TARGETS)}, got {found['target']!r}")
+    targets = tuple(part.strip() for part in found.get("target", "sm_90a").split(","))
+    if language == "cpp" and not TARGETS.keys() >= set(targets):
+        raise ValueError(f"{path.name}: target must be of {', '.join(TARGETS)}, got {found['target']!r}")
     try:
         return Rung(
-            number=int(path.name[:2]), path=path, title=found["title"], target=found.get("target", "sm_90a"),
+            number=int(path.name[:2]), path=path, title=found["title"], target=_target_here(targets), targets=targets,
             threads=tuple(0 if part.strip() == "all" else int(part) for part in found.get("threads", "0").split(",")),
             rows=int(found.get("rows", 0)),
             loads={level: float(count) for level, count in _pairs(found.get("loads", ""), r"[\d.]+").items()},
@@ -194,6 +198,12 @@ def rung_of(path: Path) -> Rung:
         )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def _target_here(names: tuple[str, ...]) -> str:
+    """The first that this machine runs, or the last."""
+    here = (name for name in names[:-1] if TARGETS[name].needs <= machine().features)
+    return next(here, names[-1])
 
 
 def _pairs(text: str, value: str) -> dict[str, str]:

@@ -95,15 +95,18 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.climb import Climb
     from kernelworks.records.compare import Comparison
     from kernelworks.records.descent import Descent
+    from kernelworks.records.experiment import Experiment
     from kernelworks.records.fix import Fix
     from kernelworks.records.judgement import Judgement
+    from kernelworks.records.model_map import ModelMap
     from kernelworks.records.predictions import PredictionAccuracy
     from kernelworks.records.problem_check import ProblemCheck
     from kernelworks.records.search import Search
     from kernelworks.records.trace import TraceDiagnosis
 
     found: list[Any] = [value for value in vars(records).values() if isinstance(value, type)]
-    found += [Climb, Comparison, Descent, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search, TraceDiagnosis]
+    found += [Climb, Comparison, Descent, Experiment, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search]
+    found += [ModelMap, TraceDiagnosis]
     return {kind.__name__: kind for kind in found if issubclass(kind, Record) and kind is not Record}
 
 

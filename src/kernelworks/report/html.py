@@ -25,7 +25,9 @@ from kernelworks.records import (
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
+from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
+from kernelworks.records.model_map import ModelMap
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
@@ -44,9 +46,11 @@ from kernelworks.report import (
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document, read_texts
+from kernelworks.report.experiment import page as experiment
 from kernelworks.report.machine_page import machine_parts
 from kernelworks.report.map_page import MAP_SCRIPTS, MAP_STYLES, map_parts
 from kernelworks.report.markup import html
@@ -65,6 +69,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
     Comparison: lambda some: ("kernelworks compare", [html(compare.comparison(one)) for one in some]),
     Descent: lambda some: (f"{some[0].program} - kernelworks descend", [html(descent.descent(one)) for one in some]),
     Diagnosis: lambda some: (some[0].program, diagnosis_parts(some[0])),
+    Experiment: lambda some: (
+        f"{some[0].name} - kernelworks experiment",
+        [part for one in some for part in experiment.parts(one)],
+    ),
     Explanation: lambda some: (f"{_ops(some)} - kernelworks explain", [html(explain.explanation(one)) for one in some]),
     Fix: lambda some: ("kernelworks diagnose --fix", [html(fix.fix(one)) for one in some]),
     GpuPeaks: lambda some: (some[0].name, machine_parts(*some)),
@@ -74,6 +82,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
         [html(check_problem.problem_check(one)) for one in some],
     ),
     MapOp: map_parts,
+    ModelMap: lambda some: (
+        f"{some[0].program} - kernelworks map",
+        [html(kernel_maps.model_map(one, verbose=True)) for one in some],
+    ),
     Verification: lambda some: (f"{_ops(some)} - kernelworks verify", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
@@ -130,7 +142,7 @@ def text(record: Any) -> str:
 
 
 # What IPython shows of a record on a terminal.
-PRINTED_ALONE = (Comparison, Diagnosis, Explanation, Fix, TraceDiagnosis)
+PRINTED_ALONE = (Comparison, Diagnosis, Experiment, Explanation, Fix, ModelMap, TraceDiagnosis)
 
 
 def fragment(some: Several) -> str:

@@ -25,7 +25,9 @@ from kernelworks.records.base import Record
 from kernelworks.records.climb import Climb
 from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
+from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
+from kernelworks.records.model_map import ModelMap
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
@@ -48,7 +50,9 @@ from kernelworks.report import (
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
+from kernelworks.report.experiment import terminal as experiment
 from kernelworks.report.next_steps import Files
 
 __all__ = ["record_view"]
@@ -59,10 +63,12 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     Climb: lambda one, width: climb.table(one),
     Comparison: lambda one, width: compare.comparison(one),
     Descent: lambda one, width: descent.descent(one),
+    Experiment: experiment.experiment,
     Explanation: lambda one, width: explain.explanation(one),
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
     Judgement: lambda one, width: judge.judgement(one),
+    ModelMap: lambda one, width: kernel_maps.model_map(one),
     Peaks: machine.peaks,
     PredictionAccuracy: predictions.prediction_accuracy,
     ProblemCheck: lambda one, width: check_problem.problem_check(one),

@@ -30,6 +30,7 @@ STOP_S = 30.0  # a thread stops once it has a core
 # Whether there is a GPU is asked in a way that lets children of the process that asks still use it.
 WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 MOST_BUILDS = 4  # of candidates that may be judged once more
+EXITING = 4  # of a thread's flags in /proc
 NAP_S = 2e-5  # a thread that runs is stopped within some microseconds, one without a core once it has one
 
 _libc = ctypes.CDLL(None)
@@ -86,12 +87,19 @@ class ChildProcess:
             self.gone = f"answered what is no answer: {error}"
         raise ProcessEnded(self.gone)
 
+    def has_said(self, seconds: float) -> bool:
+        """Whether something is there to be heard, after so long at the most."""
+        return bool(select.select([self.control], [], [], seconds)[0])
+
     def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         self.say(message, descriptors)
         return self.hear(seconds)
 
     def end_reason(self) -> str:
-        """How it ended."""
+        """How it ended. One that lives on, and has closed its socket or said nothing in a packet, is ended."""
+        if not self.gone and self.is_alive() and not self._is_ending():
+            self.gone = "closed the judge's socket, or sent an empty message"
+            self.end()
         if not self.gone:
             self.gone = "ended"  # by us, where nobody says how
             with contextlib.suppress(TimeoutError, EOFError, ValueError, OSError):
@@ -119,7 +127,7 @@ class ChildProcess:
         """A thread that has just ended does not run any more either. Raises ProcessEnded."""
         try:
             for task in os.scandir(f"/proc/{self.pid}/task"):
-                if _state(f"{task.path}/stat") not in (b"T", b"t", b"Z", b"X"):
+                if _fields(f"{task.path}/stat")[0] not in (b"T", b"t", b"Z", b"X"):
                     return False
         except (FileNotFoundError, ProcessLookupError) as error:
             if not self.is_alive():
@@ -137,7 +145,7 @@ class ChildProcess:
             raise ProcessEnded(self.end_reason()) from error
         for task in tasks:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
-                if _state(f"{task.path}/stat") == b"R":
+                if _fields(f"{task.path}/stat")[0] == b"R":
                     return True
         return False
 
@@ -190,6 +198,18 @@ class ChildProcess:
     def is_alive(self) -> bool:
         return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
 
+    def _is_ending(self) -> bool:
+        """Whether the kernel is at removing it: its descriptors are closed then a little before it is gone."""
+        try:
+            tasks = list(os.scandir(f"/proc/{self.pid}/task"))
+        except OSError:
+            return True
+        for task in tasks:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if not int(_fields(f"{task.path}/stat")[6]) & EXITING:
+                    return False
+        return True
+
     def other_pids(self) -> list[int]:
         """Processes in its namespace, or its descendants where it has none, beside itself; none once it is gone."""
         if not self.is_alive() or not self._parent():
@@ -228,10 +248,10 @@ class ChildProcess:
             remove_folder(self.folder)
 
 
-def _state(stat: str) -> bytes:
-    """Of a thread, as its line in /proc has it."""
+def _fields(stat: str) -> list[bytes]:
+    """What its line in /proc says of a thread: its state, its parent and so on."""
     with open(stat, "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0]
+        return file.read().rpartition(b")")[2].split()
 
 
 def _related(pid: int, *, apart: bool) -> Iterator[int]:
@@ -245,7 +265,7 @@ def _related(pid: int, *, apart: bool) -> Iterator[int]:
                 number = int(entry.name)
                 if apart and os.readlink(f"/proc/{number}/ns/pid") == own:
                     yield number
-                fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+                fields = _fields(f"/proc/{number}/stat")
                 if fields[0] != b"Z":
                     parents[number] = int(fields[1])
     if not apart:

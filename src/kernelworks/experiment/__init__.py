@@ -1,0 +1,1 @@
+"""Small experiments, one for each concept of the documentation, that a reader runs on a machine of their own."""
