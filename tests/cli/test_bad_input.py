@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from kernelworks.cli import app
+from kernelworks.cli import app, main
 from kernelworks.cli.files import writable, writable_folder
 from kernelworks.profile.module_names import may_define, missing_arguments
 from kernelworks.records import Diagnosis, Peaks
@@ -37,6 +37,7 @@ class Holder:
 WRONG: tuple[tuple[str, str], ...] = (
     ("show nofile.json", "No such file"),
     ("show junk.json", "junk.json"),
+    ("show plan.json", "is the plan of a fix"),
     ("verify zzz", "no op is named 'zzz'"),
     ("verify softmax.zzz", "got 'zzz'"),
     ("verify softmax. --missing", "give OP or OP.KERNEL"),
@@ -49,7 +50,10 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("diagnose prog.py:takes", "must take no arguments, got x, z"),
     ("diagnose prog.py:Holder.method", "must name a function of the file"),
     ("diagnose -m prog:nofn", "prog has no function 'nofn'"),
+    ("diagnose prog.py:stp", "has no function 'stp'; did you mean step?"),
     ("diagnose nofile.py", "no file 'nofile.py'"),
+    ("diagnose prg.py", "no file 'prg.py'; did you mean prog.py?"),
+    ("diagnose prog", "no file 'prog'; did you mean prog.py?"),
     ("diagnose -m nomodule", "got 'nomodule'"),
     ("diagnose .", "got the folder"),
     ("diagnose prog.py:step --fix --allow bf16,zzz", "got 'zzz'"),
@@ -70,6 +74,7 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("autotune softmax --kernel triton", "need --configs"),
     ("autotune softmax --device tpu", "got 'tpu'"),
     ("explain zzz", "no op is named 'zzz'"),
+    ("explain layernrm", "no op is named 'layernrm'; did you mean layer_norm"),
     ("explain softmax 4y4", "not a shape"),
     ("explain softmax 4x4:float32 1 --dtype zzz", "got 'zzz'"),
     ("explain softmax 4x4 nonsense=1", "no argument 'nonsense'"),
@@ -120,6 +125,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "prog.py").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "junk.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "plan.json").write_text('{"kernelworks_plan": 1, "candidates": []}', encoding="utf-8")
     start = subprocess.Popen.__init__
 
     def refuse(self: Any, command: Any, *given: Any, **more: Any) -> None:
@@ -144,6 +150,13 @@ def test_a_wrong_word_is_said_before_anything_is_done(given: str, said: str, fol
     assert not (folder / "ran").exists()
 
 
+def test_an_option_of_the_script_is_told_where_it_goes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["diagnose", "prog.py", "--epochs", "3"])
+    said = capsys.readouterr().err
+    assert "--epochs" in said and "a script's own arguments go after `--`" in said
+
+
 def test_every_verb_is_in_the_table() -> None:
     from kernelworks.cli import VERBS
 
@@ -161,7 +174,8 @@ def test_every_verb_is_in_the_table() -> None:
         "if x:\n    def name(): pass", "try:\n    pass\nexcept E as name:\n    pass", "with a as (b, name): pass",
         "for name in a: pass", "(name := 1)", "print([name := 1])", "@d(name := 1)\ndef f(): pass",
         "def f():\n    global name\n    name = 1", "globals()['name'] = 1", "exec('def name(): pass')",
-        "setattr(m, 'name', 1)", "def __getattr__(n): pass", "sys.modules[__name__].name = 1",
+        "setattr(m, 'name', 1)", "setattr(m, other, 1)", "vars()['name'] = 1",
+        "def __getattr__(n): pass", "sys.modules[__name__].name = 1",
         "match a:\n    case [*name]: pass", "match a:\n    case {'b': 1, **name}: pass", "def f(a=(name := 1)): pass",
         "def broken(:",
     ],
@@ -176,7 +190,8 @@ def test_what_a_file_may_define(text: str, tmp_path: Path) -> None:
     "text",
     [
         "", "def other(): pass", "name()", "def f():\n    def name(): pass", "class C:\n    name = 1", "import a.name",
-        "a.name = 1", "lambda: (name := 1)", "def f(name): pass", "'name = 1'",
+        "a.name = 1", "lambda: (name := 1)", "def f(name): pass", "'name = 1'", "model.eval()", "vars(arguments)",
+        "for m in model.modules(): m.__dict__.update(a=1)", "setattr(m, 'other', 1)",
     ],
 )  # fmt: skip
 def test_what_a_file_cannot_define(text: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernelworks.diagnose import diagnose_script
-from kernelworks.diagnose.fix import supervisor
+from kernelworks.diagnose.fix import supervisor, worker_limit
 from kernelworks.diagnose.fix.supervisor import ProcessEnded
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, Peaks
@@ -59,7 +59,7 @@ def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, mo
 @pytest.mark.thorough  # processes, one after the other
 @pytest.mark.parametrize("fault", [fault for fault in ENDINGS if "device" not in fault or torch.cuda.is_available()])
 def test_each_fault_by_itself(fault: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "available_bytes", lambda: 1e9)
+    monkeypatch.setattr(worker_limit, "available_bytes", lambda: 1e9)
     holds(planted(fault, ceilings, monkeypatch), fault)
 
 

@@ -180,6 +180,14 @@ def declined_backward(**changed: Any) -> Callable[[], str]:
     return lambda: str(sm90_backward.guard(attention("backward", **changed)))
 
 
+def declined_on_a100() -> str:
+    from kernelworks.machine.gpu_targets import GPU_TARGETS, compiled_for
+    from kernelworks.ops.attention.attention import OP
+
+    with compiled_for(GPU_TARGETS["sm_80"]):
+        return str(OP.kernel("triton").guard(attention()))
+
+
 def in_one_order() -> tuple[str, str]:
     from kernelworks.ops.attention.attention import sm90_backward, triton
 
@@ -206,4 +214,6 @@ HOPPER = [
     Limit("Their forward takes strides of whole 16 bytes.", declined(row=132), says="strides must be multiples of 8"),
     Limit("Their gradients of queries may differ in the last bits from run to run; under "
           "`torch.use_deterministic_algorithms(True)` Triton's kernels make them.", in_one_order),
+    Limit("On other GPUs attention's Triton kernel declines heads of 64 or 128 in 16 bits, which a launch for Hopper "
+          "serves; torch's runs.", declined_on_a100, says="runs on compute capability 9.0 (Hopper)"),
 ]  # fmt: skip

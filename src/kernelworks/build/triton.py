@@ -53,6 +53,7 @@ __all__ = [
     "kernel",
     "multiprocessors",
     "recording",
+    "without_gpu",
 ]
 
 WITHOUT_GPU = (9, 0)  # the compute capability that kernels are compiled for on meta tensors
@@ -126,6 +127,17 @@ def compiling() -> Iterator[list[CompiledKernel]]:
         yield found
     finally:
         _compiled_hooks.remove(found.append)
+
+
+@contextmanager
+def without_gpu(capability: tuple[int, int]) -> Iterator[None]:
+    """Kernels that are launched on meta tensors inside are compiled for this compute capability."""
+    global WITHOUT_GPU
+    was, WITHOUT_GPU = WITHOUT_GPU, capability
+    try:
+        yield
+    finally:
+        WITHOUT_GPU = was
 
 
 class Kernel:

@@ -22,7 +22,7 @@ from kernelworks.cli.console import (
     print_json,
     show,
 )
-from kernelworks.cli.files import writable, writable_folder, write
+from kernelworks.cli.files import fix_patch, why_no_patch, writable, writable_folder, write
 from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.names import check_budget, check_program, check_words, readable_file
 from kernelworks.cli.options import Json, Rough, Verbose
@@ -115,6 +115,8 @@ def diagnose(
         raise
     record: Diagnosis = dataclasses.replace(found, options=given)
     files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
+    if write(patch_file if fix_patch(record) else None, fix_patch(record)):
+        files = dataclasses.replace(files, patch=str(patch_file))
     if json:
         print_json(record)
     else:
@@ -136,23 +138,16 @@ def _given_options(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _write_asked(record: Diagnosis, trace: Path | None, patch: Path | None) -> None:
-    """The files that were asked for by name."""
+    """Writes the trace that was asked for by name, and says of the patch where it is."""
+    from kernelworks.report import terminal as console
     from kernelworks.report.diagnosis_page.perfetto_trace import trace_events
 
     if trace is not None:
         write(trace, trace_events(record))
     if patch is not None:
-        _write_patch(record, patch)
-
-
-def _write_patch(record: Diagnosis, path: Path) -> None:
-    from kernelworks.report import terminal as console
-
-    made = record.fix.patch if record.fix is not None else ""
-    if made:
-        write(path, made)
-    said = f"the patch: {path}, for `git apply`" if made else "no patch: the fix changes nothing in a source file"
-    console.stderr().print(said, soft_wrap=True)
+        made = f"the patch: {patch}, for `git apply`"
+        said = made if fix_patch(record) else f"no patch: {why_no_patch(record)}"
+        console.stderr().print(said, soft_wrap=True)
 
 
 def _write_files(record: Diagnosis, stem: Path) -> Files:

@@ -6,10 +6,11 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from kernelworks.cli.console import FAILED, fail, warn
 
-__all__ = ["required_file", "writable", "writable_folder", "write"]
+__all__ = ["fix_patch", "required_file", "why_no_patch", "writable", "writable_folder", "write"]
 
 
 def writable(path: Path | None) -> Path | None:
@@ -47,6 +48,22 @@ def write(path: Path | None, text: str) -> bool:
         warn(f"could not write {path}: {error.strerror or error}")
         return False
     return True
+
+
+def fix_patch(record: Any) -> str:
+    """What the fix of a record applied, as a diff of the program's source; "" if there is none."""
+    fix = getattr(record, "fix", None)
+    return fix.patch if fix is not None else ""
+
+
+def why_no_patch(record: Any) -> str:
+    """Why a record has no such diff."""
+    fix = getattr(record, "fix", None)
+    if fix is None:
+        return "no fix was measured"
+    if not fix.plan:
+        return "the fix applied nothing"
+    return "what the fix applied has no place in a source file: it is in the plan"
 
 
 def _obstacle(path: Path, *, folder: bool = False) -> str:

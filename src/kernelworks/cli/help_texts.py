@@ -41,8 +41,20 @@ def _named(params: list[Any], ctx: Any) -> list[Any]:
     return params
 
 
+OWN_ARGUMENTS = " (a script's own arguments go after `--`)"
+
+
 class VerbCommand(TyperCommand):
     """One verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # of the parser, whose classes differ between versions of typer
+            if type(error).__name__ == "NoSuchOption" and any(each.name == "arguments" for each in self.params):
+                wrong: Any = error
+                wrong.message += OWN_ARGUMENTS
+            raise
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **{**named, "help": _paragraphs(named.get("help"))})

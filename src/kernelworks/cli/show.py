@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import faults, print_json
+from kernelworks.cli.console import USAGE, fail, faults, print_json
 from kernelworks.cli.console import show as show_table
-from kernelworks.cli.files import required_file, write
+from kernelworks.cli.files import fix_patch, required_file, why_no_patch, write
 from kernelworks.cli.names import readable_file
 from kernelworks.cli.options import Json, Verbose
 
@@ -20,12 +20,17 @@ __all__ = ["VERBS"]
 def show(
     record: Annotated[Path, typer.Argument(help="A record: of diagnose, or what another verb printed with --json.")],
     html: Annotated[Path | None, typer.Option("--html", help="Also write it as one page.", metavar="FILE")] = None,
+    patch: Annotated[
+        Path | None,
+        typer.Option("--patch", help="Write what a fix applied as a diff of the program's source.", metavar="FILE"),
+    ] = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Prints a record again, as the verb that made it does, or writes its page. Nothing is measured.
+    """Prints a record again, as the verb that made it does, or writes its page or its fix. Nothing is measured.
 
-    A record may come from another machine. Exit code 2 if the file is no record, or one of a newer version.
+    A record may come from another machine. Exit code 2 if the file is no record, or one of a newer version; or if
+    there is no fix in it to write.
 
     Example: kernelworks show kernelworks-out/train.json --html train.html
     """
@@ -39,6 +44,8 @@ def show(
         found = read_record(record)
     required_file(html)
     several = found if isinstance(found, list) else [found]
+    if patch is not None:
+        _write_patch(several, patch)
     if html is not None:
         from kernelworks.report.html import render_page
 
@@ -49,6 +56,14 @@ def show(
     plan = record.with_suffix(".plan.json")
     files = Files(page=str(html or ""), record=str(record), plan=str(plan) if plan.exists() else "")
     show_table(record_view(several, stdout().width, verbose=verbose, files=files))
+
+
+def _write_patch(several: Sequence[Any], patch: Path) -> None:
+    text = "".join(fix_patch(one) for one in several)
+    if not text:
+        fail(f"no patch: {why_no_patch(several[0])}", USAGE)
+    required_file(patch)
+    write(patch, text)
 
 
 VERBS: dict[str, Callable[..., None]] = {"show": show}

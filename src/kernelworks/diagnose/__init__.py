@@ -25,7 +25,7 @@ from kernelworks.diagnose.forecast.races import NoRaces
 from kernelworks.diagnose.record import make_diagnosis, with_alarms
 from kernelworks.diagnose.sentence import ROUGH_NOW, contention
 from kernelworks.diagnose.slow_paths.look import slow_paths
-from kernelworks.machine.environment import cache_dir
+from kernelworks.machine.environment import cache_dir, can_keep
 from kernelworks.measure.clock.noise import Ambiguous, with_noise
 from kernelworks.measure.clock.page_faults import Memory
 from kernelworks.measure.clock.turns import measuring_alone
@@ -55,7 +55,7 @@ ONE_ROUND = (
     "what this machine can do was measured in one round, which serves for half an hour; "
     "`kernelworks machine` measures until two rounds agree, once"
 )
-FIRST_RUN = "First run here: measuring peak rates, about {seconds} s, kept in {folder}"
+FIRST_RUN = "First run here: measuring peak rates, about {seconds} s, {kept}"
 NOT_YET = "not measured yet"
 FIX = 16.0  # a fix may take so many times the budget of a diagnosis: compilers take their time
 WORTH_SAYING_S = 15.0  # A diagnosis that is expected to take longer says so.
@@ -378,7 +378,9 @@ def _with_peaks(
         if on_cpu and timeline.loud and not rough:  # it will hardly be quiet enough now
             raise Ambiguous(timeline.noise.share)
         if not said:
-            say(Notice(FIRST_RUN.format(seconds=10 if on_cpu else 25, folder=cache_dir("peaks"))))
+            folder = cache_dir("peaks")
+            kept = f"kept in {folder}" if can_keep(folder) else f"for this run alone: {folder} cannot be written"
+            say(Notice(FIRST_RUN.format(seconds=10 if on_cpu else 25, kept=kept)))
         said = True
         say(f"measuring peak rates, {f'{done + 1:.0f} of {total:.0f}' if total > 1 else 'once'}: {what}")
 

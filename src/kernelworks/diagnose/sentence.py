@@ -42,7 +42,8 @@ def contention(noise: Noise, wait_s: float, *, rough: bool) -> str:
     """What is said as soon as others are seen at work."""
     others = f"Other processes use {100 * noise.share:.0f}% of the cores"
     if rough:
-        return f"{others}: every figure of this diagnosis is rough, and marked so."
+        cause = others if noise.share >= 0.005 else "You asked for --rough"
+        return f"{cause}: every figure of this diagnosis is rough, and marked so."
     return (
         f"{others}. Times, calls and lines are measured all the same, and marked. What needs quiet waits for it, "
         f"about {wait_s:.0f} s at the most; without it peaks stay unknown and nothing is predicted. {ROUGH_NOW}."

@@ -30,7 +30,7 @@ from pathlib import Path
 import platformdirs
 
 __all__ = [
-    "cache_dir",
+    "cache_dir", "can_keep",
     "columns",
     "compile_seconds",
     "compiler",
@@ -67,6 +67,12 @@ def cache_dir(kind: str) -> Path:
     """The folder for one kind of cached thing (``"build"``, ``"certificates"``, ``"peaks"``). Not created here."""
     root = os.environ.get("KERNELWORKS_CACHE")
     return (Path(root) if root else Path(platformdirs.user_cache_dir("kernelworks"))) / kind
+
+
+def can_keep(folder: Path) -> bool:
+    """Whether files can be written to a folder, which need not be there yet; nothing is made."""
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    return there.is_dir() and os.access(there, os.W_OK)
 
 
 def write_whole(path: Path, text: str, prefix: str) -> None:

@@ -175,9 +175,9 @@ def unknown_op(name: str) -> str:
     """What is said of a name that no op has."""
     import difflib
 
-    near = difflib.get_close_matches(name, NAMES, 1)
-    guess = f"did you mean {near[0]}? " if near else ""
-    return f"no op is named {name!r}; {guess}there are {', '.join(NAMES)}"
+    near = difflib.get_close_matches(name, NAMES, 3)
+    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(NAMES)}"
+    return f"no op is named {name!r}; {guess}"
 
 
 def op_named(name: str) -> "Op":

@@ -7,13 +7,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["missing_arguments", "may_define"]
+__all__ = ["functions_of", "may_define", "missing_arguments"]
 
-# A module whose text has one of these may get names that its text does not bind.
-DYNAMIC = frozenset({
-    "__dict__", "__getattr__", "__import__", "eval", "exec", "exec_module", "globals", "import_module", "locals",
-    "modules", "run_path", "setattr", "vars",
-})  # fmt: skip
+# A module whose text calls one of these may get names that its text does not bind.
+BUILTINS = frozenset({"__import__", "eval", "exec", "globals", "locals"})
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -21,6 +18,13 @@ def may_define(path: Path, name: str) -> bool:
     """False if nothing in the file can bind ``name`` in its module. True if something does, or if it cannot be told."""
     tree = _parsed(path)
     return tree is None or _is_dynamic(tree) or any(bound == name for bound, _ in _bindings(tree))
+
+
+def functions_of(path: Path) -> list[str]:
+    """The functions that a file defines in its module, as far as its text tells."""
+    tree = _parsed(path)
+    plain = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [] if tree is None else [name for name, node in _bindings(tree) if isinstance(node, plain)]
 
 
 def missing_arguments(path: Path, name: str) -> list[str]:
@@ -47,11 +51,26 @@ def _parsed(path: Path) -> ast.Module | None:
 
 
 def _is_dynamic(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+    return any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body) or any(
+        _may_bind_unseen(node) for node in ast.walk(tree)
+    )
+
+
+def _may_bind_unseen(node: ast.AST) -> bool:
+    """Whether it may bind a name of the module that the text does not show. ``model.eval()``, ``model.modules()`` and
+    ``vars(arguments)`` do not; ``sys.modules`` may lead to the module itself."""
+    match node:
+        case ast.ImportFrom(names=names):
+            return any(alias.name == "*" or (node.module == "sys" and alias.name == "modules") for alias in names)
+        case ast.Name(id=name):
+            return name in BUILTINS
+        case ast.Call(func=ast.Name(id="vars"), args=[]):
             return True
-        names = (getattr(node, attribute, None) for attribute in ("id", "attr", "name"))
-        if any(isinstance(name, str) and name in DYNAMIC for name in names):
+        case ast.Call(func=ast.Name(id="setattr"), args=[_, second, *_]):
+            return not isinstance(second, ast.Constant)
+        case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+            return True
+        case ast.Attribute(attr="exec_module" | "run_path"):
             return True
     return False
 
@@ -61,6 +80,8 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             yield from ((name, node) for name in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+            yield from ((str(given.value), node) for given in node.args[1:2] if isinstance(given, ast.Constant))
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop()

@@ -29,6 +29,7 @@ from torch import nn
 
 from kernelworks.measure.clock.page_faults import restore_heap, run_with_own_faults
 from kernelworks.profile.gc_pauses import Collections
+from kernelworks.profile.standard_input import replayed_input
 from kernelworks.profile.target import (
     NoFile,
     NotCallable,
@@ -323,7 +324,7 @@ def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
 
 
 class _Repeated:
-    """Runs again and again; what is printed is shown once."""
+    """Runs again and again; what is printed is shown once, and each run reads the same standard input."""
 
     def __init__(self, name: str, entry: Entry, path: Path, args: tuple[str, ...]) -> None:
         self.name, self.entry, self.path, self.args, self.runs = name, entry, path, args, 0
@@ -331,7 +332,7 @@ class _Repeated:
     def __call__(self) -> Any:
         self.runs += 1
         silent = contextlib.redirect_stdout(io.StringIO()) if self.runs > 1 else contextlib.nullcontext()
-        with _as_main(self.path, self.args), silent:
+        with _as_main(self.path, self.args), silent, replayed_input():
             return call_program(self.name, self.entry.fn)
 
 

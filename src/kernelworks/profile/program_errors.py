@@ -11,6 +11,7 @@ from types import TracebackType
 __all__ = ["TEXT", "raised_by_program"]
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+EXAMPLES = f"{PACKAGE}examples{os.sep}"  # with the wheel: programs, like a user's
 PROGRAM = f"{PACKAGE}profile{os.sep}program.py"  # whose last frame in a traceback is the last before the user's
 TEXT = "_kernelworks_traceback"  # of an error that another process raised: its text
 
@@ -46,5 +47,9 @@ def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
     at = max((i for i, frame in enumerate(frames) if frame.filename == PROGRAM), default=-1)
     if at < 0 and frames and frames[0].filename.startswith(PACKAGE):
         return []  # not raised by the program; a cause that the program caught has its own frames alone
-    machinery = (PACKAGE, "<frozen ")
-    return [f for f in frames[at + 1 :] if not f.filename.startswith(machinery) and not f.filename.endswith("runpy.py")]
+    return [frame for frame in frames[at + 1 :] if not _is_machinery(frame.filename)]
+
+
+def _is_machinery(file: str) -> bool:
+    ours = file.startswith(PACKAGE) and not file.startswith(EXAMPLES)
+    return ours or file.startswith("<frozen ") or file.endswith("runpy.py")

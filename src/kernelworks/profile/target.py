@@ -3,13 +3,14 @@ running a line of it, so that a misspelt name is answered at once."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernelworks.profile.module_names import may_define, missing_arguments
+from kernelworks.profile.module_names import functions_of, may_define, missing_arguments
 
 __all__ = [
     "NoFile", "NoFunction", "NotCallable", "TargetError", "check_function", "check_target", "locate", "no_function",
@@ -65,7 +66,9 @@ def locate(target: str) -> tuple[Path, str]:
     if not path.is_file() and path.parts[:-1] == (EXAMPLES.name,) and (EXAMPLES / path.name).is_file():
         path = EXAMPLES / path.name
     if not path.is_file():
-        raise NoFile(f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}")
+        raise NoFile(
+            f"program must be a Python file or file.py:function, got {target!r}: no file {file!r}{_guess_file(path)}"
+        )
     if path.suffix not in (".py", ".pyw", ""):
         raise NoFile(f"program must be a Python file, got {file!r}")
     path = path.resolve()
@@ -90,14 +93,28 @@ def check_function(path: Path, name: str, target: str) -> None:
     if "." in name:
         raise NoFunction(f"{target} must name a function of the file, got {name!r}; wrap the method in a function")
     if not may_define(path, name):
-        raise no_function(name, target)
+        raise no_function(name, target, functions_of(path))
     needed = missing_arguments(path, name)
     if needed:
         raise takes_arguments(needed, target)
 
 
-def no_function(name: str, target: str) -> NoFunction:
-    return NoFunction(f"{target.rpartition(':')[0]} has no function {name!r}")
+def no_function(name: str, target: str, there: Sequence[str] = ()) -> NoFunction:
+    return NoFunction(f"{target.rpartition(':')[0]} has no function {name!r}{_guess(name, there)}")
+
+
+def _guess(name: str, there: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(there), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _guess_file(path: Path) -> str:
+    """A Python file beside it of nearly this name."""
+    try:
+        there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
+    except OSError:
+        return ""
+    return _guess(path.name if path.suffix else f"{path.name}.py", there)
 
 
 def takes_arguments(needed: Sequence[str], target: str) -> NotCallable:

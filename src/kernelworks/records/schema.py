@@ -70,6 +70,10 @@ def _schema(path: Path, value: Mapping[str, Any]) -> tuple[type[Record], int]:
     named = value.get("schema")
     if named is None:
         fitting = [kind for kind in kinds.values() if _required(kind) <= value.keys()]
+        if "kernelworks_plan" in value:
+            raise NoRecord(
+                f"{path} is the plan of a fix, not a record: kernelworks.apply takes it, and diagnose --fix --plan"
+            )
         if not fitting:
             raise NoRecord(f"{path} is no record of kernelworks: it has the fields of none")
         return max(fitting, key=lambda kind: len(_required(kind))), 0

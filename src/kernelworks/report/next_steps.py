@@ -37,6 +37,7 @@ class Files:
     page: str = ""
     record: str = ""
     plan: str = ""
+    patch: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,13 @@ def _after_fix(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
 
 def _kept(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
     """How to keep what was applied."""
+    if files.patch:
+        return [Step(("git", "apply", files.patch), "keeps the fix: puts it into the program's source")]
+    if fix.patch and files.record:
+        written = ("kernelworks", "show", files.record, "--patch", "fix.diff")
+        return [Step(written, "keeps the fix: writes it as a diff of your source, for `git apply`")]
     if not files.plan:
         return []
-    if fix.patch and record.command:
-        options = ("--fix", "--plan", files.plan, "--patch", "fix.diff")
-        return [_diagnose(record, options, "keeps the fix: writes it as a diff of your source, for `git apply`")]
     return [Step((f'kernelworks.apply("{files.plan}")',), "keeps the fix: this line at the start of the program", True)]
 
 

@@ -1,9 +1,9 @@
 """What kernels take of a multiprocessor, without a GPU: every case of an op compiled for sm_90 on meta tensors.
 
-    python -m kernelworks.verify.resources OP [--all]
+    python -m kernelworks.verify.resources OP [--all] [--target sm_80]
 
 Prints each compiled kernel with registers and local bytes a thread (spills show there), and shared memory a block.
-``--all`` takes every case; by default the device cases and the bench cases.
+``--all`` takes every case; by default the device cases and the bench cases. ``--target``: an entry of ``GPU_TARGETS``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from kernelworks.contract import TensorSpec
 from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS
+from kernelworks.machine.gpu_targets import GPU_TARGETS, HOPPER, GpuTarget, compiled_for
 from kernelworks.verify.reference import flat_outputs
 
 __all__ = ["is_declined", "main", "resources"]
@@ -39,11 +40,19 @@ def is_declined(op: Any, op_kernel: str, pass_: str, args: Sequence[Any]) -> boo
 
 
 def resources(
-    op: Any, op_kernel: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = ()
-) -> list[tuple[str, str, str, dict[str, int]]]:
+    op: Any, op_kernel: str, *, everything: bool = False, dtypes: tuple[torch.dtype, ...] = (),
+    target: GpuTarget = HOPPER,
+) -> list[tuple[str, str, str, dict[str, int]]]:  # fmt: skip
     """(case and dtype, kernel, constants, resources) of all kernels that forward and backward launch, in
-    ``dtypes`` or all that a case has, of the calls that the kernel takes. Runs nothing."""
+    ``dtypes`` or all that a case has, of the calls that the kernel takes on a GPU of ``target``. Runs nothing."""
     triton = importlib.import_module("kernelworks.build.triton")
+    with compiled_for(target), triton.without_gpu(target.capability):
+        return _of_cases(triton, op, op_kernel, everything, dtypes)
+
+
+def _of_cases(
+    triton: Any, op: Any, op_kernel: str, everything: bool, dtypes: tuple[torch.dtype, ...]
+) -> list[tuple[str, str, str, dict[str, int]]]:
     contract, found, seen = op.contract, [], set()
     cases = [*contract.device_cases, *contract.bench_cases, *(contract.cases if everything else ())]
     names = op.passes["forward"].names
@@ -80,8 +89,10 @@ def main() -> None:
     parser.add_argument("op")
     parser.add_argument("--kernel", default="triton")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--target", choices=list(GPU_TARGETS), default=HOPPER.name)
     args = parser.parse_args()
-    for label, kernel, constants, taken in resources(OPS[args.op], args.kernel, everything=args.all):
+    target = GPU_TARGETS[args.target]
+    for label, kernel, constants, taken in resources(OPS[args.op], args.kernel, everything=args.all, target=target):
         print(f"{label:32s} {kernel:24s} {constants:60s} " + " ".join(f"{k} {v}" for k, v in taken.items()))
 
 

@@ -28,10 +28,11 @@ from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
+from kernelworks.diagnose.fix.worker_limit import WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
-from kernelworks.machine.memory import available_bytes
 from kernelworks.profile.program_errors import TEXT
+from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix
 from kernelworks.records.json_text import build_record, json_messages, to_json
@@ -47,7 +48,6 @@ LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it impor
 LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
 LEAVE_S = 10.0  # for a worker that has said all to end by itself
 AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
-MEMORY_SHARE = 0.9  # of what is free when the worker starts
 
 
 class ProcessEnded(RuntimeError):
@@ -185,10 +185,11 @@ def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:
 
 def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | None:
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
-    begun, limit, silent = time.monotonic(), Limit(), True
+    begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
+        limit = WorkerLimit(process.pid)
         for message in messages.until(
-            over=lambda: limit.is_reached(process.pid, progress.ends_at), ended=lambda: process.poll() is not None
+            over=lambda: limit.is_reached(progress.ends_at), ended=lambda: process.poll() is not None
         ):
             kind = message["kind"]
             if silent:
@@ -235,7 +236,8 @@ def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.P
     paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())], pass_fds=(theirs.fileno(),),
+            [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(kept_input())],
+            pass_fds=(theirs.fileno(), kept_input()),
             env=environment.variables() | {"PYTHONPATH": paths}, start_new_session=True,
         )  # fmt: skip
         theirs.close()
@@ -286,43 +288,6 @@ class Messages:
                 return
             *whole, self._rest = (self._rest + received).split(b"\n")
             yield from json_messages(line.decode() for line in whole)
-
-
-class Limit:
-    """Seconds and memory that a worker may take; ``cause`` says which of them it has exceeded."""
-
-    def __init__(self) -> None:
-        self.cause, self.is_budget = "", False
-        self._trial_ends, self._seconds = float("inf"), 0.0
-        self._most_bytes = MEMORY_SHARE * available_bytes()
-
-    def begin(self, seconds: float) -> None:
-        self._trial_ends, self._seconds = time.monotonic() + seconds, seconds
-
-    def progress(self) -> None:
-        if self._trial_ends < float("inf"):
-            self.begin(self._seconds)
-
-    def end(self) -> None:
-        self._trial_ends = float("inf")
-
-    def is_reached(self, pid: int, ends_at: float) -> bool:
-        now, taken = time.monotonic(), resident_bytes(pid)
-        if now > self._trial_ends:
-            self.cause = f"it hung: nothing was heard of it for {self._seconds:.0f} s, and its process was ended"
-        elif now > ends_at:
-            self.cause, self.is_budget = "the budget was over", True
-        elif taken > self._most_bytes:
-            self.cause = f"its process grew past {self._most_bytes / 1e9:.1f} GB of memory, and was ended"
-        return bool(self.cause)
-
-
-def resident_bytes(pid: int) -> int:
-    """What a process has in memory; 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _ending(code: int) -> str:

@@ -1,4 +1,5 @@
-"""The process in which a program is diagnosed and optimizations are tried on it: ``python -m`` with a socket's number.
+"""The process in which a program is diagnosed and optimizations are tried on it: ``python -m`` with the numbers of a
+socket and of the file that keeps the program's standard input.
 
 It builds the program, puts what was kept so far in place, and goes on with the search. What it notes goes to its
 supervisor, line by line. Whatever a trial does to this process, the supervisor has what came before it.
@@ -21,6 +22,7 @@ from kernelworks.diagnose.fix.result import so_far
 from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
+from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
 from kernelworks.records.json_text import build_record
 from kernelworks.report.terminal import Notice
@@ -78,6 +80,7 @@ class WorkersJournal(Journal):
 def main() -> None:
     die_with_parent()
     channel = Channel(int(sys.argv[1]))
+    kept_input(int(sys.argv[2]))
     request = channel.receive()
     try:
         channel.send("done", diagnosis=_diagnosed(request, channel))

@@ -19,6 +19,7 @@ from kernelworks.contract import Kernel, Request
 from kernelworks.contract.memory_layout import new_output
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
+from kernelworks.machine.gpu_targets import HOPPER, is_other_than
 from kernelworks.ops.attention.attention import simd
 from kernelworks.ops.attention.attention.contract import CONTRACT, MAX_DIM, TEMPLATE
 from kernelworks.ops.attention.attention.simd import readable
@@ -151,7 +152,13 @@ def _triton() -> Kernel:
 
 
 def _triton_guard(request: Request) -> str | None:
-    return decline_wide_float32(request) if request.args["q"].shape[1] else "there are no heads"
+    q = request.args["q"]
+    if not q.shape[1]:
+        return "there are no heads"
+    # These may take triton_pipeline's launch; compiling it for another GPU would end the process.
+    if q.dtype != torch.float32 and q.shape[3] in (64, 128) and is_other_than(HOPPER):
+        return "with head_dim 64 and 128 in 16 bits it runs on compute capability 9.0 (Hopper)"
+    return decline_wide_float32(request)
 
 
 OP = TEMPLATE.op(

@@ -1,0 +1,61 @@
+"""When a worker that says nothing is taken for one that hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelworks.diagnose.fix import worker_limit
+from kernelworks.diagnose.fix.worker_limit import REST_S, WorkerLimit
+from kernelworks.machine.child_process import Group
+
+SILENT_S = 60.0
+
+
+class Clock:
+    """The time, and what the worker's processes have used by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.share, self.compiles = 0.0, 0.0, False
+        monkeypatch.setattr(worker_limit.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(worker_limit, "group_now", lambda pid: Group(self.share * self.now, self.compiles))
+        monkeypatch.setattr(worker_limit, "resident_bytes", lambda pid: 0)
+
+    def ends_after(self, most: float = 1000.0, budget: float = float("inf")) -> float | None:
+        """Seconds of silence after which the worker is ended."""
+        limit, self.now = WorkerLimit(1), 0.0
+        limit.begin(SILENT_S)
+        while self.now < most:
+            self.now += 0.25
+            if limit.is_reached(budget):
+                assert ("hung" in limit.cause) != limit.is_budget
+                return self.now
+        return None
+
+
+def test_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    waits = clock.ends_after()  # for what never comes
+    assert waits is not None and SILENT_S + REST_S < waits < SILENT_S + REST_S + 1
+    clock.share = 2.0  # both cores, in a loop without an end
+    spins = clock.ends_after()
+    assert spins is not None and SILENT_S < spins < SILENT_S + 1
+    clock.share = 0.25  # others have the cores
+    starved = clock.ends_after()
+    assert starved is not None and starved == pytest.approx(4 * SILENT_S, abs=1)
+    clock.compiles = True
+    assert clock.ends_after() is None
+    assert clock.ends_after(budget=100.0) == pytest.approx(100.0, abs=1)
+
+
+def test_what_says_something_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    clock.share = 1.0
+    limit = WorkerLimit(1)
+    limit.begin(SILENT_S)
+    for _ in range(5):
+        clock.now += SILENT_S
+        assert not limit.is_reached(float("inf"))
+        limit.progress()
+    limit.end()
+    clock.now += 1000.0
+    assert not limit.is_reached(float("inf"))
