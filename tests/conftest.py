@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 # Started first, in this order: no worker is then left with one long test when the other has nothing more to take.
 LONG = ("test_triton", "test_parity", "test_faulty_kernels", "test_opcheck")
+# Of an op one after the other: what is right on a case is computed for the first that asks.
+OF_THE_SAME_CASES = ("test_parity", "test_loose_bounds", "test_mutants")
 # Started last: the type checker has looked at the package meanwhile, and what it found is in its cache.
 LAST = "test_typing"
 
@@ -87,9 +89,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     turns = {**{stem: turn for turn, stem in enumerate(LONG, -len(LONG))}, LAST: 1}
-    items.sort(key=lambda item: turns.get(item.path.stem, 0))
+    turns |= dict.fromkeys(OF_THE_SAME_CASES, turns[OF_THE_SAME_CASES[0]])
+    items.sort(key=lambda item: (turns.get(item.path.stem, 0), _op_of(item)))
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
+
+
+def _op_of(item: pytest.Item) -> str:
+    """The op that a test of those files is given."""
+    given = getattr(item, "callspec", None) if item.path.stem in OF_THE_SAME_CASES else None
+    op = given and (given.params.get("op") or given.params.get("tried"))
+    return getattr(op, "name", "")
 
 
 def pytest_collection_finish() -> None:

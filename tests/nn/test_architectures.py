@@ -21,6 +21,11 @@ FACTOR = 4.0
 DROPPED = 2048 * 2.0**-24  # between two float32 runs of a model with the same dropout; another mask is far beyond it
 
 
+# Tried with the widest kernels that run here: between them the ops of most programs. What is asked of all others, for
+# which there is `make test-all`, is what a swap puts in the places of their modules.
+WIDEST = ("LlamaForCausalLM", "BertForSequenceClassification")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("kernel", KERNELS if metafunc.config.getoption("--all") else KERNELS[-1:])
 
@@ -87,7 +92,9 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
-def test_as_near_to_the_reference_as_before(architecture: Architecture, kernel: str) -> None:
+def test_as_near_to_the_reference_as_before(
+    architecture: Architecture, kernel: str, request: pytest.FixtureRequest
+) -> None:
     generator = torch.Generator().manual_seed(1)
     inputs = architecture.inputs(generator)
     trains = architecture.labels is not None
@@ -100,7 +107,8 @@ def test_as_near_to_the_reference_as_before(architecture: Architecture, kernel: 
     before = step(model, inputs, trains)
     said = generated(model, inputs) if architecture.generates else []
     dropped = with_dropout(model, inputs)
-    with only(kernel) as taken:
+    plainly = architecture.name not in WIDEST and not request.config.getoption("--all")
+    with only(kernel, plainly=plainly) as taken:
         swapped = swap(model, verbose=False)
         after = step(model, inputs, trains)
         says = generated(model, inputs) if architecture.generates else []

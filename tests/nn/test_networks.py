@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,7 +99,13 @@ def torchs_alone(module: nn.RNNBase, x: Any, hx: Any = None) -> None:
     """The same bits, by no op of ours."""
     with torch.no_grad():
         torch.manual_seed(1)
-        want = module(x, hx)
+        try:
+            want = module(x, hx)
+        except RuntimeError as error:  # of torch's own library, on a processor for which it has no such kernel
+            swap(module, verbose=False)
+            with pytest.raises(RuntimeError, match=re.escape(str(error)[:60])):
+                module(x, hx)
+            return
         swap(module, verbose=False)
         torch.manual_seed(1)
         seen, got = calls_of(module, x, hx)

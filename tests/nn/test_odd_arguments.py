@@ -198,7 +198,7 @@ def test_odd_arguments_are_taken_as_by_torch(name: str, given: dict[str, Any], t
     base = dict(given)
     first = next(iter(base))
     base[first] = base[first].clone().requires_grad_(trained)
-    with only(KERNELS[-1]) as taken:
+    with only(KERNELS[-1], plainly=True) as taken:
         ours = functional.FUNCTIONS[name]
         ours(**base)  # it does reach a kernel of ours
         assert taken
@@ -214,7 +214,7 @@ def test_every_stand_in_is_tried_with_every_argument() -> None:
 
 def test_torch_softmax_by_its_other_name() -> None:
     base = {"input": X, "dim": -1, "dtype": None}
-    with only(KERNELS[-1]):
+    with only(KERNELS[-1], plainly=True):
         assert not differ(torch.softmax, rebind._torch_softmax, base)
 
 
@@ -227,7 +227,7 @@ def test_attention_as_transformers_calls_it() -> None:
     def first(function: Callable[..., Any], looks_back: Any) -> Callable[..., Any]:
         return lambda **given: function(SimpleNamespace(is_causal=looks_back), **given)[0]
 
-    with only(KERNELS[-1]):
+    with only(KERNELS[-1], plainly=True):
         for looks_back in (True, False, 1, 0, None, np.bool_(True)):
             ours, theirs = (first(f, looks_back) for f in (attention.attention_forward, sdpa_attention_forward))
             found = differ(theirs, ours, base | {"is_causal": None})

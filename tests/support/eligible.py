@@ -4,6 +4,7 @@ has."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -22,9 +23,10 @@ KERNELS = RUNNABLE if asked.every_kernel else RUNNABLE[-1:]
 
 
 @contextlib.contextmanager
-def only(kernel: str) -> Iterator[set[tuple[str, str]]]:
+def only(kernel: str, *, plainly: bool = False) -> Iterator[set[tuple[str, str]]]:
     """Within, the kernels of this name are the only verified ones; yields the (op, pass) that such a kernel was taken
-    for."""
+    for. ``plainly``: for tests of many ops that are about what stands around a kernel. What a kernel takes and when it
+    is taken is as ever, and the code of the plain one runs, which is compiled in a second and not in five."""
     taken: set[tuple[str, str]] = set()
 
     def invalid(op: str, candidate: Kernel, kind: str | None = None) -> str | None:
@@ -40,11 +42,20 @@ def only(kernel: str) -> Iterator[set[tuple[str, str]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificates, "invalid_reason", invalid)
         patch.setattr(ops, "choose", choose)
+        if plainly:
+            for op in ops.OPS.values():
+                patch.setattr(op, "kernels", tuple(_plain(op, k) if k.name == kernel else k for k in op.kernels))
         forget()
         try:
             yield taken
         finally:
             forget()
+
+
+def _plain(op: ops.Op, kernel: Kernel) -> Kernel:
+    """A kernel with the code of the op's plain one, if that has all that is called of it."""
+    plain = next((k for k in op.kernels if k.target == "scalar"), kernel)
+    return dataclasses.replace(kernel, load=plain.load) if {*kernel.passes} <= {*plain.passes} else kernel
 
 
 def forget() -> None:

@@ -30,6 +30,7 @@ SHOWN = (
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]
 ALL_OPS = [OPS[name] for name in ALL_NAMES]
+FIRST_OF_FAMILY = [*{op.op_package.parent: op for op in reversed(ALL_OPS)}.values()]
 
 
 def runs_here(kernel: Kernel) -> bool:
@@ -39,17 +40,19 @@ def runs_here(kernel: Kernel) -> bool:
 
 
 def asked_kernels(op: Op) -> list[Kernel]:
-    """An op's own kernels that this run of the tests asks: the widest of each source that this machine runs, the plain
-    one, and each for which no certificate speaks. What a certificate names, source, flags and compiler, is all that the
-    others are made of, and to compile them takes two fifths of all compiling. With ``--all`` or ``--op`` all."""
+    """An op's own kernels that this run of the tests asks: the plain one, each for which no certificate speaks, and of
+    the first op of a family the widest of each source that this machine runs. What a certificate names, source, flags
+    and compiler, is all that the others are made of, and to compile them takes five sixths of all compiling: the plain
+    one, of a second, shows that the op's contract is still what kernels keep. With ``--all`` or ``--op`` all."""
     here = [kernel for kernel in op.kernels if kernel.source is not None and runs_here(kernel)]
     widest = {kernel.source: kernel for kernel in reversed(here)}
+    plain = [kernel for kernel in here if kernel.target == "scalar"]
     return [
         kernel
         for kernel in here
         if asked.every_kernel
-        or kernel is widest[kernel.source]
-        or kernel.target == "scalar"
+        or kernel in plain
+        or (kernel is widest[kernel.source] and (op in FIRST_OF_FAMILY or not plain))
         or not certified(op, kernel.name)
     ]
 

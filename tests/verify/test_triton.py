@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import forked
 import pytest
 import torch
-from op_kernels import ALL_OPS, certified, label
+from one_op import asked
+from op_kernels import ALL_OPS, FIRST_OF_FAMILY, certified, label
 
 from kernelworks.build import configs, kernels
 from kernelworks.contract import Case, Kernel, Request, TensorSpec
@@ -20,6 +21,15 @@ from kernelworks.verify.resources import resources
 
 TRITON = [(op, kernel.name) for op in ALL_OPS for kernel in op.kernels if kernel.target == "triton"]
 GPU_KIND = "sm_90-nvidia_h200"
+
+
+def _interpreted() -> Iterator[object]:
+    """All kernels that no certificate of a GPU speaks for, and one of each family. What a certificate names, the source
+    and what launches it, ran on a GPU on every case; the interpreter tries a few of them, on numbers of a CPU."""
+    for op, kernel in TRITON:
+        left = certified(op, kernel) and op not in FIRST_OF_FAMILY and not asked.every_kernel
+        yield pytest.param(op, kernel, marks=[pytest.mark.thorough] if left else [])
+
 
 # Of work (`telling_cases`) that the interpreter is granted, which takes a tenth of a second for a call of attention.
 INTERPRETED = {True: 24, False: 120}  # where a certificate of a GPU speaks for this source; where none does
@@ -77,7 +87,7 @@ SPILLS: dict[tuple[str, str], int] = {
 }
 
 
-@pytest.mark.parametrize(("op", "kernel"), TRITON, ids=label)
+@pytest.mark.parametrize(("op", "kernel"), _interpreted(), ids=label)
 def test_interpreted_kernels_keep_the_contract(op: Op, kernel: str, request: pytest.FixtureRequest) -> None:
     whole = f"{op.name} --kernel {kernel} --dtype float32,bfloat16 --most 700"
     if request.config.getoption("--all"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import zlib
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
 from kernelworks.verify.compare import chosen_values, compare, compare_result, moved_to_choice, right_choices
+from kernelworks.verify.reference_cache import ReferenceCache
 
 __all__ = [
     "Piece", "Reference", "compute_reference", "copy_tensors", "device_of", "flat_outputs", "follow_choice",
@@ -160,7 +160,7 @@ def output_bounds(
     return flat_outputs(contract.bound(exact, outputs, dtype, **given, **options))
 
 
-@functools.lru_cache(maxsize=3)  # of one case on several kernels; the largest take a hundred megabytes
+@ReferenceCache
 def compute_reference(
     op: Op, case: Case, dtype: torch.dtype, seed: int = 0, device: str = "cpu", inner: str = "float32"
 ) -> Reference:  # fmt: skip
