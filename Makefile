@@ -75,7 +75,7 @@ test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages, and
-# docs/reference/{cli,api,ops,limits,attacks}.md.
+# docs/reference/{cli,api,kernelbench,ops,limits,attacks}.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command

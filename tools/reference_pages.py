@@ -4,6 +4,7 @@
 |---|---|
 | ``docs/reference/cli.md`` | the command's own ``--help``: every verb, argument and option |
 | ``docs/reference/api.md`` | the docstrings of what ``import kernelworks`` offers |
+| ``docs/reference/kernelbench.md`` | ``benchmarks/kernelbench_calls.toml`` and the ops there are |
 
 ``--check`` writes nothing and exits with 1 if a page is out of date.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import click
 from typer.main import get_command
 
+import kernelbench_coverage
 import kernelworks
 from kernelworks import nn, ops, records
 from kernelworks.cli import app
@@ -212,7 +214,11 @@ def api(root: Path) -> str:
 
 # ---------------------------------------------------------------- the pages
 
-PAGES: dict[str, Callable[[Path], str]] = {"docs/reference/cli.md": cli, "docs/reference/api.md": api}
+PAGES: dict[str, Callable[[Path], str]] = {
+    "docs/reference/cli.md": cli,
+    "docs/reference/api.md": api,
+    "docs/reference/kernelbench.md": kernelbench_coverage.page,
+}
 
 
 def outdated(root: Path) -> dict[str, str]:

@@ -43,7 +43,7 @@ FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
     "examples": r"\w+\.py",
     "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
-    "benchmarks": r"(programs/)?\w+\.py|results/[\w.-]+\.json",
+    "benchmarks": r"(programs/)?\w+\.py|kernelbench_calls\.toml|results/[\w.-]+\.json",
     "docs": r"((reference|explanation|how-to)/)?[\w-]+\.md|pictures/[\w-]+\.(svg|png)|assets/[\w-]+\.(css|js)",
     "ladders": r"[\w-]+/.*",
     "tools": r"\w+\.py",
@@ -81,8 +81,8 @@ OP_PACKAGE_MAY_HOLD = (
 # Modules that nothing imports because something else starts them.
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
-    "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch", "judge.roles.spawn",
-    "search.verification_worker",
+    "learn.triton_compiling", "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch",
+    "judge.roles.spawn", "search.verification_worker",
     "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
@@ -282,6 +282,10 @@ NAMES_OPS = {
     f"{PACKAGE}/diagnose/slow_paths/missing_packages.py": "functions of other packages, by their names",
     f"{PACKAGE}/estimators/kernel_functions.py": "kernel functions by scikit-learn's names, each of them an op",
     f"{PACKAGE}/estimators/ridge.py": "the name of a kernel function is its default",
+    **{
+        f"{PACKAGE}/experiment/{name}.py": "an experiment about these ops"
+        for name in ("block_size", "experts", "smoother", "state")
+    },
     f"{PACKAGE}/fuse/rules.py": "a fused function calls the expressions of the table of activations",
     f"{PACKAGE}/nn/attention.py": "transformers' attention interface",
     f"{PACKAGE}/nn/experts.py": "transformers' experts interface, and the mixture that is composed of these ops",

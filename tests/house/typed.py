@@ -155,7 +155,13 @@ def convolutions(x: Tensor, a: Arrays) -> None:
 
 
 def losses(x: Tensor, a: Arrays, target: Tensor) -> None:
+    assert_type(kw.cosine_similarity(x, x, eps=1e-6), Tensor)
+    assert_type(kw.cosine_similarity(x1=a, x2=a, dim=0), Arrays)
     assert_type(kw.nll_loss(x, target, ignore_index=0), Tensor)
+    assert_type(kw.triplet_margin_loss(x, x, x, swap=True), Tensor)
+    assert_type(kw.triplet_margin_loss(a, a, a, 0.5, 1.0, reduction="none"), Arrays)
+    assert_type(kw.prod(x, (0, 1), keepdim=True), Tensor)
+    assert_type(kw.prod(input=a, dim=0, dtype=torch.float32), Arrays)
     assert_type(kw.nll_loss(input=a, target=a, weight=a, reduction="sum"), Arrays)
     assert_type(kw.linear_cross_entropy(x, x, target), Tensor)
     assert_type(kw.linear_cross_entropy(x, x, target, linear_bias=x), Tensor)
@@ -179,6 +185,9 @@ def windows(x: Tensor, a: Arrays) -> None:
     assert_type(kw.adaptive_avg_pool1d(x, 2), Tensor)
     assert_type(kw.adaptive_avg_pool2d(input=a, output_size=(2, None)), Arrays)
     assert_type(kw.adaptive_avg_pool3d(input=a, output_size=(2, 3, 1)), Arrays)
+    assert_type(kw.adaptive_max_pool1d(x, 2), Tensor)
+    assert_type(kw.adaptive_max_pool2d(x, (2, 3), return_indices=True), tuple[Tensor, Tensor])
+    assert_type(kw.adaptive_max_pool3d(input=a, output_size=(2, 3, None), return_indices=True), tuple[Arrays, Arrays])
     assert_type(kw.max_pool1d(x, 2, dilation=2), Tensor)
     assert_type(kw.max_pool2d(x, (2, 3), return_indices=True), tuple[Tensor, Tensor])
     assert_type(kw.max_pool2d(input=a, kernel_size=2, return_indices=True), tuple[Arrays, Arrays])

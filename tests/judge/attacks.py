@@ -242,6 +242,17 @@ class Mode(TorchFunctionMode):
     Attack("beside its input", "memory", "writes elsewhere", "norm",
            "ctypes.memset(x.data_ptr() + x.nbytes, 0, 16)\nreturn self.right(x)",
            "ctypes.string_at(x.data_ptr(), x.nbytes)\nreturn self.right(x)", top="import ctypes"),
+    Attack("far from its input", "memory", "writes elsewhere", "norm",
+           "ctypes.memset(shared(), 0, 8)\nreturn self.right(x)",
+           "ctypes.string_at(shared(), 8)\nreturn self.right(x)",
+           top="import ctypes\n\n\ndef shared():\n    lines = open('/proc/self/maps').read().splitlines()\n"
+           "    return int(next(one for one in lines if 'memfd:judged' in one).split('-')[0], 16)"),
+    Attack("its input made empty", "memory", "writes elsewhere", "norm",
+           "y = self.right(x)\nx.set_(torch.empty(0).untyped_storage())\nreturn y",
+           "y = self.right(x)\nx.clone().set_(torch.empty(0).untyped_storage())\nreturn y"),
+    Attack("a gradient for its input", "memory", "writes elsewhere", "norm",
+           "x.requires_grad_(True)\nreturn self.right(x).detach()",
+           "x.detach().requires_grad_(True)\nreturn self.right(x).detach()"),
     Attack("all memory there is", "memory", "raised", "norm", "return torch.zeros(1 << 40)[: x.numel()].view_as(x)",
            "return torch.zeros(1 << 20)[: x.numel()].view_as(x) + self.right(x)"),
     # ------------------------------------------------------------ torch in disguise

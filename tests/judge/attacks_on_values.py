@@ -27,6 +27,10 @@ ON_VALUES = (
     Attack("running statistics of garbage", "buffers", "other buffers", "batch",
            "y = self.right(x)\nself.norm.running_var.fill_(7.0)\nreturn y",
            "kept = self.norm.running_var.clone().fill_(7.0)\nreturn self.right(x)"),
+    Attack("running statistics of the first call alone", "buffers", "other buffers", "batch",
+           "if self.n < 4:\n    self.n += 1\n    return normed(self, x, 1e-5)\nn = self.norm\n"
+           "return nn.functional.batch_norm(x, None, None, n.weight, n.bias, True)",
+           "self.n += 1\nreturn normed(self, x, 1e-5)", top=BY_HAND, init="self.n = 0"),
     Attack("a batch norm's other epsilon", "small values", "wrong answer", "batch",
            "return normed(self, x, 1e-6)", "return normed(self, x, 1e-5)", top=BY_HAND),
     Attack("a softmax without its maximum", "large values", "wrong answer", "shares",
@@ -37,4 +41,10 @@ ON_VALUES = (
            "return torch.tanh(nn.functional.layer_norm(x, (100,), *self.packed))",
            init="del self.norm\nself.dummy = nn.Parameter(torch.ones(2))",
            twin_init="self.packed = [p.detach().clone() for p in self.norm.parameters()]\ndel self.norm"),
+    Attack("as many weights of noise", "other weights", "other weights", "weighted",
+           "return torch.tanh(nn.functional.layer_norm(x, (100,)))",
+           "return torch.tanh(nn.functional.layer_norm(x, (100,), *self.packed) + 0 * self.noise.mean())",
+           init="del self.norm\nself.noise = nn.Parameter(torch.randn(300))",
+           twin_init="self.packed = [p.detach().clone() for p in self.norm.parameters()]\ndel self.norm\n"
+           "self.noise = nn.Parameter(torch.randn(300))"),
 )  # fmt: skip

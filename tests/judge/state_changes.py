@@ -59,6 +59,7 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+BIG_ENDIAN = _call("torch.serialization.set_default_load_endianness(torch.serialization.LoadEndianness.BIG)")
 OWN = {"Finder": Finder, "nothing": nothing}
 # What is changed -> what the report must say of it, and the change.
 CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -110,6 +111,21 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "an excepthook": ("errors and output", _set("sys.excepthook", nothing)),
     "NumPy's errors": ("errors of NumPy", _call("load('numpy').seterr(all='ignore')")),
     "oneDNN": ("oneDNN's determinism", _call("torch._C._set_mkldnn_deterministic(True)")),
+    "digits of numbers": ("digits of numbers", _call("sys.set_int_max_str_digits(100_000)")),
+    "threads' functions": ("functions of threads", _call("load('threading').settrace(nothing)")),
+    "what is logged": ("what is logged", _call("load('logging').disable(50)")),
+    "how weights are converted": (
+        "how weights are converted", _call("torch.__future__.set_swap_module_params_on_conversion(True)")
+    ),
+    "how files are loaded": ("how files are loaded", BIG_ENDIAN),
+    "a default by name": (
+        "torch.testing.assert_close is another function",
+        _call("torch.testing.assert_close.__kwdefaults__.update(rtol=9.0)"),
+    ),
+    "a table of tolerances": (
+        "_comparison._DTYPE_PRECISIONS is another value",
+        _call("load('torch.testing._comparison')._DTYPE_PRECISIONS.update({torch.float32: (9.0, 9.0)})"),
+    ),
     "the compiler": (
         "torch._inductor.config.max_autotune", _call("setattr(load('torch._inductor.config'), 'max_autotune', True)")
     ),

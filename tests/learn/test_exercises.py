@@ -39,6 +39,8 @@ def test_an_exercise_has_all_that_a_learner_is_given(exercise: Exercise) -> None
 def test_the_first_eight_say_the_language_that_they_need() -> None:
     first = IN_CPP[:8]
     assert all("## The C++ you need here" in exercise.text for exercise in first)
+    in_triton = [exercise for exercise in EXERCISES.values() if exercise.language == "triton"]
+    assert all("## The Triton you need here" in exercise.text for exercise in in_triton)
 
 
 def test_the_order_is_without_doubt() -> None:

@@ -62,6 +62,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "binary_cross_entropy_with_logits": {
         "input": X, "target": X.sigmoid(), "weight": None, **OLD, "reduction": "mean", "pos_weight": None,
     },
+    "cosine_similarity": {"x1": X, "x2": W[:4], "dim": 1, "eps": 1e-8},
+    "prod": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
+    "triplet_margin_loss": {
+        "anchor": X, "positive": X * 0.5, "negative": W[:4], "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": True, **OLD,
+        "reduction": "mean",
+    },
     "mean": {"input": X, "dim": -1, "keepdim": False, "dtype": None},
     "norm": {"input": X, "p": 2.0, "dim": -1, "keepdim": False, "out": None, "dtype": None},
     "amax": {"input": X, "dim": -1, "keepdim": False},
@@ -112,6 +118,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     **{f"adaptive_avg_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+    } for dims in (1, 2, 3)},
+    **{f"adaptive_max_pool{dims}d": {
+        "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "output_size": 2,
+        "return_indices": False,
     } for dims in (1, 2, 3)},
     **{f"max_pool{dims}d": {
         "input": X.reshape(((1, 4, 8), (1, 2, 4, 4), (1, 1, 2, 4, 4))[dims - 1]), "kernel_size": 2, "stride": None,

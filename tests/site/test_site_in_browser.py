@@ -14,11 +14,14 @@ import pytest
 
 WIDTHS = (360, 390, 1280)
 PATIENCE_S = 60  # for what a busy machine takes; nothing is judged by its time
-# Each kind of page once: the front page, a tutorial, tables of figures, generated pages, a page of the repository.
+# Each kind of page once: the front page, a tutorial, tables of figures, generated pages, pages with a moving picture, a
+# page of the repository.
 PAGES = (
     "index.html", "tutorial.html", "glossary.html", "troubleshooting.html", "how-to/read-a-diagnosis.html",
     "how-to/pull-requests.html", "reference/cli.html", "reference/results.html", "reference/suite.html",
-    "explanation/roofline.html", "explanation/architecture.html", "repository/ladders/cpu-sgemm/worklog.html",
+    "explanation/roofline.html", "explanation/architecture.html", "explanation/attention.html",
+    "explanation/warps.html", "explanation/tile-by-hand.html", "reference/experiment.html",
+    "repository/ladders/cpu-sgemm/worklog.html",
 )  # fmt: skip
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -145,4 +148,74 @@ def test_the_keyboard_suffices(browser: Any, address: str, errors: list[str]) ->
     links.first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url(lambda url: not url.endswith("/index.html"))
+    page.context.close()
+
+
+# ---------------------------------------------------------------- the moving pictures
+
+
+def test_a_warps_sectors_follow_its_stride(browser: Any, address: str, errors: list[str]) -> None:
+    page = opened(browser, f"{address}/explanation/warps.html", errors)
+    said = {}
+    for stride in (1, 8, 32, 33):
+        page.locator(".concept input").first.fill(str(stride))
+        said[stride] = page.locator(".concept svg").get_attribute("aria-label")
+    assert "touches 4 sectors" in said[1] and "takes 1 pass." in said[1]
+    assert "touches 32 sectors" in said[8] and "takes 8 passes" in said[8]
+    assert "takes 32 passes" in said[32] and "takes 1 pass." in said[33]
+    page.locator(".concept input").nth(1).fill("3")
+    page.locator(".concept input").first.fill("1")
+    assert "touches 5 sectors" in page.locator(".concept svg").get_attribute("aria-label")
+    assert page.locator(".concept rect.hit").count() == 5 + 32 and errors == []
+    page.context.close()
+
+
+def test_a_point_climbs_the_roofline_with_its_tile(browser: Any, address: str, errors: list[str]) -> None:
+    page = opened(browser, f"{address}/explanation/tile-by-hand.html", errors)
+    words = page.locator(".concept p[aria-live]")
+    assert "Tile of 1 x 1: 0.25 flop" in words.text_content() and "memory decides" in words.text_content()
+    page.locator(".concept input[type=range]").fill("5")
+    assert "at most 263 GFLOP/s: the multipliers decide" in words.text_content()  # 32 x 32 on 42 GB/s
+    page.locator(".concept input[type=number]").nth(1).fill("10")
+    assert "at most 80 GFLOP/s: memory decides" in words.text_content() and errors == []
+    page.context.close()
+
+
+def test_an_online_softmax_ends_at_the_sum_of_all(browser: Any, address: str, errors: list[str]) -> None:
+    page = opened(browser, f"{address}/explanation/attention.html", errors)
+    page.locator(".concept input").fill("0 0 0 0  1 0 0 0")
+    following = page.get_by_role("button", name="Next block")
+    following.click()
+    assert "sum of weights 4" in page.locator(".concept p[aria-live]").text_content()
+    following.click()
+    text = page.locator(".concept p[aria-live]").text_content()
+    assert "multiplied by 0.368" in text and "sum of weights 3.58" in text and "is 3.58: the same" in text
+    assert following.is_disabled() and page.locator(".concept tbody tr").count() == 2 and errors == []
+    page.context.close()
+
+
+def test_a_record_is_drawn_and_what_is_none_is_named(
+    browser: Any, address: str, errors: list[str], tmp_path: Path
+) -> None:
+    from kernelworks.experiment.list import plan_named
+    from kernelworks.experiment.plan import run_plan
+    from kernelworks.records import to_document
+
+    record = run_plan(plan_named("summation"), lambda said: None)
+    files = {"good": to_document(record), "other": '{"schema": "Peaks/1"}'}
+    page = opened(browser, f"{address}/reference/experiment.html", errors)
+    said = {}
+    for name, text in files.items():
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+        page.locator(".concept input[type=file]").set_input_files(tmp_path / f"{name}.json")
+        page.wait_for_function(
+            "before => document.querySelector('.concept p').textContent !== before",
+            arg=said.get("good", "No record was chosen yet."),
+        )
+        said[name] = page.locator(".concept p").text_content()
+        if name == "good":
+            assert page.locator(".concept svg path").count() == 1 + len(record.series)
+            assert page.locator(".concept li").count() == len(record.readings)
+    assert said["good"].startswith(record.question) and "this is no record of an experiment" in said["other"]
+    assert errors == []
     page.context.close()

@@ -24,8 +24,9 @@ T = TypeVar("T")
 # with numbers, one that torch writes in place; a gradient that is a view, one of stages. A verification asks everything
 # of every entry. Siblings of a template are asked alike (tests/templates/test_siblings.py).
 SHOWN = (
-    "hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "scatter_add",
-    "conv_transpose2d", "mean", "norm", "kl_div", "adam_", "lion_", "matern12_matmul", "polynomial_matmul", "fft",
+    "hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
+    "scatter_add", "conv_transpose2d", "mean", "norm", "kl_div", "adam_", "lion_", "matern12_matmul",
+    "polynomial_matmul", "fft",
 )  # fmt: skip
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]

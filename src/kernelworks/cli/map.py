@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelworks.cli.console import faults, print_json, show
+from kernelworks.cli.console import USAGE, fail, faults, guard_program, measuring, print_json, show
 from kernelworks.cli.files import required_file, write
-from kernelworks.cli.names import check_op
+from kernelworks.cli.names import check_op, check_program
 from kernelworks.cli.options import Json, Verbose
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ def map_(
         bool, typer.Option("--stale", help="Only a line for each kernel without a certificate that holds, GPUs' too.")
     ] = False,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the docs' reference page here.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="The map of this program: FILE.py:FUNCTION.", metavar="PROGRAM")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the map as one page.", metavar="FILE")] = None,
     verbose: Verbose = False,
     json: Json = False,
@@ -34,8 +37,17 @@ def map_(
     baseline.
 
     With --verbose also what an op template derived for each op: cases, mutants, launches. With --html as a page, with
-    what each family is in a model and as a kernel, and the exercises in which an op is written.
+    what each family is in a model and as a kernel, and the exercises in which an op is written. With --model the map of
+    one program, which is run as `diagnose` runs it: families and ops that occur in it, their share of the time and of
+    the roofline, the kernel that a swap would take and whether it is verified, and where to learn to write it.
+
+    Example: kernelworks map --model examples/train_ranker.py:step
     """
+    if model is not None:
+        if op or stale or markdown:
+            fail("--model is the map of a program: it goes with --html, --verbose and --json", USAGE)
+        _map_of_model(model, html, verbose=verbose, json=json)
+        return
     check_op(op)
     from kernelworks.machine import machine as here
     from kernelworks.measure.bench.kernel_map import kernel_map
@@ -64,6 +76,27 @@ def map_(
         print_json(found)
     else:
         show(report.kernel_map(found, here().kind, stdout().width, verbose=verbose))
+
+
+def _map_of_model(program: str, page: Path | None, *, verbose: bool, json: bool) -> None:
+    check_program(program, module=False)
+    required_file(page)
+    with guard_program(json=json, rough=True), measuring("map") as progress:
+        from kernelworks.diagnose import diagnose_script
+        from kernelworks.diagnose.model_map import model_map
+        from kernelworks.measure.bench.kernel_map import kernel_map
+
+        record = diagnose_script(program, progress=progress, rough=True)
+        found = model_map(record, _with_exercises(kernel_map(None)))
+    from kernelworks.report.html import render_page
+    from kernelworks.report.map import model_map as shown
+
+    if page is not None:
+        write(page, render_page([found]))
+    elif json:
+        print_json(found)
+    else:
+        show(shown(found, verbose=verbose))
 
 
 def _with_exercises(ops: Sequence[MapOp]) -> list[MapOp]:

@@ -199,7 +199,7 @@ def _line(call: Call) -> str:
 def _same_op(operator: str) -> str:
     """The op of kernelworks that has an operator's name; torch names the kernels behind a function ``_softmax`` or
     ``native_layer_norm``."""
-    plain = operator.removeprefix("aten::").removesuffix("_backward")
+    plain = operator.removeprefix("aten::").removeprefix("inductor: ").removesuffix("_backward")
     names = (plain, plain.removeprefix("_"), plain.removeprefix("native_"))
     return next((name for name in names if name in OPS), "")
 

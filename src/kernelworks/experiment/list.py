@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from kernelworks.experiment import strides
+from kernelworks.experiment import (
+    all_reduce_ring,
+    batch,
+    block_size,
+    coalescing,
+    dispatch,
+    experts,
+    intensity,
+    latency,
+    online_softmax,
+    rounding,
+    smoother,
+    state,
+    strides,
+    summation,
+    tile,
+    working_set,
+)
 from kernelworks.experiment.plan import Plan
 
 __all__ = ["PLANS", "plan_named"]
 
-PLANS: tuple[Plan, ...] = (strides.PLAN,)
+PLANS: tuple[Plan, ...] = (
+    smoother.PLAN, dispatch.PLAN, batch.PLAN, intensity.PLAN, working_set.PLAN, latency.PLAN, strides.PLAN, tile.PLAN,
+    coalescing.PLAN, rounding.PLAN, summation.PLAN, block_size.PLAN, online_softmax.PLAN, state.PLAN, experts.PLAN,
+    all_reduce_ring.PLAN,
+)  # fmt: skip
 
 
 def plan_named(name: str) -> Plan:

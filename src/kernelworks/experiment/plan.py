@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from kernelworks.records.experiment import Axis, Experiment, Point, Series
 if TYPE_CHECKING:
     from kernelworks.measure.clock.race import TimeStats
 
-__all__ = ["Findings", "Plan", "Say", "computed_point", "run_plan", "timed_point", "timed_variants"]
+__all__ = ["Findings", "Plan", "Say", "computed_point", "one_thread", "run_plan", "timed_point", "timed_variants"]
 
 Say = Callable[[str], None]
 VARIANT_S = 0.25  # of each variant: a figure of a lesson needs less than one that decides between kernels
@@ -80,6 +81,19 @@ def timed_variants(
     found = race({name: numbered(call) for name, call in calls.items()}, 1, budget_s=VARIANT_S, quiet=quiet)
     taken = f"other processes used {100 * found.taken:.0f}% of the cores" if found.taken else ""
     return {name: found.stats(name) for name in calls}, taken
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread meanwhile: an experiment that is not about threads should not hang on how many there are."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def timed_point(x: float, stats: TimeStats, work: float, label: str = "") -> Point:

@@ -181,11 +181,12 @@ class Bench:
             self.remarks.append(Charge("oracle", f"made on the CPU, as it did not go on the device: {said['left']}"))
         return case
 
-    def buffers_after(self, case: Case) -> list[Any]:
-        """The buffers that the reference's call of a case of the problem's own shape changes, as its process says them:
-        name, places, elements and by how much they may be missed. Raises NoVerdict."""
+    def buffers_after(self, case: Case, times: int) -> list[Any]:
+        """The buffers that so many calls of the reference with a case of the problem's own shape change, as its process
+        says them: name, places, elements and by how much they may be missed. Raises NoVerdict."""
         process, _ = self.oracle(self.problem.shapes[0])
-        asked = {"do": "buffers", "seed": case.seed, "draw": case.draw, "places": secrets.randbits(SEED_BITS)}
+        places = secrets.randbits(SEED_BITS)
+        asked = {"do": "buffers", "seed": case.seed, "draw": case.draw, "places": places, "times": times}
         return list(self.ask_oracle(process, asked)[0]["buffers"])
 
     def reserved_case(self, what: str) -> Case:

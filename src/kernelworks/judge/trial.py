@@ -8,7 +8,9 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from kernelworks.judge.buffers import compare_first, compare_last
 from kernelworks.judge.builds import Building
 from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
 from kernelworks.judge.inputs.cases import Case
@@ -69,6 +71,7 @@ class Trial:
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = TrialResult()
         self.elements = 0  # of all tensors that the latest process' candidate holds
+        self.changing: list[Any] = []  # its buffers that a call changes, as the reference's process says them
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
@@ -132,9 +135,7 @@ class Trial:
         self.tried.take(answer, "its first call")
         self.tried.build_s = time.monotonic() - begin
         if not answer.raised and said["weights"] == "the reference's":
-            after = self.bench.buffers_after(case)
-            if after and (wrong := variant.wrong_buffer(after)):
-                self.tried.charge("other buffers", wrong)
+            self.changing = compare_first(self.bench, variant, case, self.tried)
         variant.process.end()
 
     def _another(self, what: str) -> Case:
@@ -183,6 +184,7 @@ class Trial:
             self._helped(variant, cases[0])
         self._many(variant, cases)
         self._once_more(variant, cases)
+        compare_last(variant, cases, self.changing, self.tried)
 
     def _once_more(self, variant: VariantProcess, cases: list[Case]) -> None:
         """Answers are still what they were after others were given, whatever their age; the same inputs have the same
@@ -264,8 +266,18 @@ class Trial:
         if wanted and (said := self._at(shape)):
             named = self.tried.weights != "drawn from the same seed"
             none = self.elements < wanted
-            found = self.tried.charge if named or none or self.constants == wanted else self.remark
+            ignored = named or none or self.constants == wanted or self._ignores_weights(shape)
+            found = self.tried.charge if ignored else self.remark
             found("other weights", f"where norms and biases have other weights than ones and zeros: {said}")
+
+    def _ignores_weights(self, shape: Shape) -> bool:
+        """Whether its answers are right for ones and zeros where it was made with others: it has no use for them."""
+        variant, said = self.bench.load_variant("candidate", self.candidate, shape, self.folder)
+        try:
+            answers = [] if "raised" in said else [variant.call([case]) for case in self.bench.cases[:2]]
+            return bool(answers) and not any(one.raised or one.wrong for one in answers)
+        finally:
+            variant.process.end()
 
     def _at(self, shape: Shape) -> str:
         """What is wrong at a shape. A candidate may refuse one that is not required."""

@@ -5,6 +5,7 @@
     def reference(**arguments):         # {"y": array}: each output in float64
     def bound(**arguments):             # {"y": array}: the largest error allowed, elementwise, derived
     MISTAKES: dict[str, function]       # sentence -> what somebody computes who makes this mistake, in float64
+    def owners(**arguments):            # {"y": array}: the program that has to write each element, if it matters
 
 ``reference``, ``bound`` and the mistakes get the arguments by name: what is read as float64 arrays (integers as they
 are), scalars as they are, no outputs. A ``State`` argument is handed over as it was before the call.
@@ -21,7 +22,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HALF_ULP", "TINY", "Array", "Case", "State", "Output", "Reference", "Rows", "load_reference", "random"]
+__all__ = [
+    "HALF_ULP",
+    "TINY",
+    "Array",
+    "Case",
+    "Columns",
+    "State",
+    "Output",
+    "Reference",
+    "Rows",
+    "load_reference",
+    "random",
+]
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -48,6 +61,15 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """A matrix that is read and lies column by column, ``gap`` elements between them: neighbours in a row are
+    ``rows + gap`` elements apart. For a function that is told both strides."""
+
+    array: Array
+    gap: int = 0
+
+
+@dataclass(frozen=True)
 class State:
     """An array that is read and written: a state, weights that are stepped."""
 
@@ -71,7 +93,7 @@ class Case:
     @property
     def is_empty(self) -> bool:
         """Whether an array has no element, as where n or k is 0: such a case is told last."""
-        arrays = [v.array if isinstance(v, (Rows, State)) else v for v in self.arguments.values()]
+        arrays = [v.array if isinstance(v, (Rows, Columns, State)) else v for v in self.arguments.values()]
         shapes = [np.zeros(a.shape).size if isinstance(a, Output) else a.size for a in arrays if hasattr(a, "shape")]
         return 0 in shapes
 
@@ -90,6 +112,7 @@ class Reference:
     reference: Callable[..., Mapping[str, Array]]
     bound: Callable[..., Mapping[str, Array]]
     mistakes: dict[str, Callable[..., Mapping[str, Array]]]
+    owners: Callable[..., Mapping[str, Array]] | None = None
 
 
 def load_reference(folder: Path) -> Reference:
@@ -100,13 +123,14 @@ def load_reference(folder: Path) -> Reference:
     if lacking:
         raise ValueError(f"{path} defines no {lacking[0]}()")
     return Reference(
-        found["cases"], found["timed"], found["reference"], found["bound"], dict(found.get("MISTAKES", {}))
-    )
+        found["cases"], found["timed"], found["reference"], found["bound"], dict(found.get("MISTAKES", {})),
+        found.get("owners"),
+    )  # fmt: skip
 
 
 def exact(value: Any) -> Any:
     """An argument as the reference gets it."""
-    if isinstance(value, (Rows, State)):
+    if isinstance(value, (Rows, Columns, State)):
         value = value.array
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return value.astype(np.float64)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
-import signal
 import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +25,17 @@ from kernelworks.learn.compiling import (
 from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
-from kernelworks.learn.worker import PRINT_MARK
-from kernelworks.machine import environment
+from kernelworks.learn.triton_checking import UNTIMED_REASON as TRITON_UNTIMED
+from kernelworks.learn.triton_checking import check_triton_files, compile_triton_files
+from kernelworks.learn.worker_process import MOST_PRINTED_BYTES, Attempt, printed_in, run_worker
 
 __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 
-MOST_PRINTED_BYTES = 600  # of what a function prints in one call
-MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
 PRINTS = "your file prints; take it out to get a time"
 UNSET_LOCAL = re.compile(
     r"\b(?P<type>float|double|int|long|\w+_t)\s+(?P<name>\w+)\s*(?P<array>\[\s*(?P<count>\w+)\s*\])?\s*;"
 )
 MOST_ZEROS = 8  # that are written out
-PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
 
 
 @dataclass(frozen=True)
@@ -76,17 +68,6 @@ class CheckResult:
     printed: str = ""  # the case in a line, and the beginning of what one call of it wrote to its stdout
 
 
-@dataclass
-class _Attempt:
-    """What the worker said of one attempt."""
-
-    call: dict[str, Any] = field(default_factory=dict)
-    signal: dict[str, Any] = field(default_factory=dict)
-    so_far: Verdict | None = None  # on the cases before the one that ended the process
-    verdict: Verdict | None = None
-    calls: int = 0
-
-
 def _line_of(library: str, offset: int) -> int:
     """The line of a source that an instruction belongs to, 0 if that is not known."""
     command = ["addr2line", "-i", "-e", library, hex(offset)]
@@ -99,7 +80,7 @@ def _line_of(library: str, offset: int) -> int:
     return int(number[0]) if number and number[0].isdigit() else 0
 
 
-def _ended(attempt: _Attempt, library: str, text: str) -> Verdict:
+def _ended(attempt: Attempt, library: str, text: str) -> Verdict:
     """The verdict on an attempt, whose source is ``text``, and whose process ended in a call."""
     about, slices = attempt.call.get("case", ""), attempt.call.get("slices")
     detail = f"with {about}" + (f", slice {slices[0]} of {slices[1]}" if slices else "")
@@ -112,89 +93,7 @@ def _ended(attempt: _Attempt, library: str, text: str) -> Verdict:
     return Verdict(False, said, detail, line=line, failures=1, case=about)
 
 
-@dataclass
-class _Report:
-    """What the worker said, and what the functions that it called printed."""
-
-    attempts: list[_Attempt]
-    times: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-    printed: str = ""
-
-
-def _run(task: Mapping[str, Any], count: int) -> _Report:
-    """What the worker says of each attempt, the times, and the error that ended it. A worker that says nothing for
-    long is killed: what it waits for does not come."""
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "kernelworks.learn.worker", str(writing)]
-    variables = {**environment.variables(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    printed = tempfile.TemporaryFile()  # noqa: SIM115, it is closed below
-    worker = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT, text=True, pass_fds=(writing,),
-        env=variables, start_new_session=True,
-    )  # fmt: skip
-    os.close(writing)
-    report = _Report([_Attempt() for _ in range(count + 1)])
-    timer = [_end_later(worker)]
-    try:
-        assert worker.stdin is not None
-        worker.stdin.write(json.dumps(task))
-        worker.stdin.close()
-        now = report.attempts[0]
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                timer.pop().cancel()
-                timer.append(_end_later(worker))
-                said = json.loads(line)
-                if "attempt" in said:
-                    now = report.attempts[said["attempt"]]
-                elif "call" in said:
-                    now.call, now.calls = said["call"], now.calls + 1
-                elif "signal" in said:
-                    now.signal = said
-                elif "so_far" in said:
-                    now.so_far = Verdict(**said["so_far"])
-                elif "verdict" in said:
-                    now.verdict = Verdict(**said["verdict"])
-                elif "times" in said:
-                    report.times = said["times"]
-                elif "error" in said:
-                    report.error = said["error"]
-    finally:
-        timer.pop().cancel()
-        _kill(worker)
-        worker.wait()
-    printed.seek(0)
-    report.printed = printed.read(MOST_READ_BYTES).decode(errors="replace")
-    printed.close()
-    return report
-
-
-def _printed_in(printed: str, verdict: Verdict) -> str:
-    """What one call of the case that the verdict is about printed, or of the first that printed; behind the case."""
-    parts = [part.partition("\n") for part in printed.split(f"\n{PRINT_MARK}")[1:]]
-    found = [(about, text) for about, _, text in parts if text and about == (verdict.case or about)]
-    if not found:
-        return ""
-    about, text = found[0] if verdict.cases else found[-1]  # the last call is the one that ended the process
-    return f"{about}:\n{text[:MOST_PRINTED_BYTES]}"
-
-
-def _kill(worker: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(worker.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _end_later(worker: subprocess.Popen[str]) -> threading.Timer:
-    timer = threading.Timer(PATIENCE_S, _kill, (worker,))
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def _verdict(attempt: _Attempt, library: str, error: str, text: str) -> Verdict:
+def _verdict(attempt: Attempt, library: str, error: str, text: str) -> Verdict:
     found = attempt.verdict or attempt.so_far
     if found is not None:
         return found
@@ -211,7 +110,7 @@ def check_attempts(exercise: Exercise, texts: Sequence[str]) -> list[Verdict]:
         "folder": str(exercise.folder), "signals": str(build_signals()), "timed": {},
         "attempts": [(library, f"{exercise.symbol}_{at}") for at in range(len(texts))],
     }  # fmt: skip
-    report = _run(task, len(texts))
+    report = run_worker(task, len(texts))
     pairs = zip(report.attempts[:-1], texts, strict=True)
     return [_verdict(attempt, library, report.error, text) for attempt, text in pairs]
 
@@ -230,11 +129,11 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
                 "folder": str(exercise.folder), "signals": str(signals.result()),
                 "attempts": [(library, exercise.symbol)], "timed": {},
             }  # fmt: skip
-            report = _run(task, 1)
+            report = run_worker(task, 1)
             verdict = _verdict_or_missing(report.attempts[0], library, report.error, exercise, text)
         except NotCompiled as refused:
             return CheckResult(exercise.name, "not compiled", messages=refused.messages)
-        printed = _printed_in(report.printed, verdict)
+        printed = printed_in(report.printed, verdict)
         if not verdict.right:
             verdict = _with_unset_local(exercise, source, text, task, verdict)
             return CheckResult(exercise.name, "wrong", verdict, notes=compiler_notes(source), printed=printed)
@@ -242,7 +141,7 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
             untimed = PRINTS if timed else ""
             return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
         task |= {"attempts": [], "timed": {name: str(made.result()) for name, made in to_time.items()}}
-    race = _run(task, 0)
+    race = run_worker(task, 0)
     times = race.times
     if race.attempts[0].signal:
         ended = _ended(race.attempts[0], task["timed"]["yours"], text)
@@ -264,7 +163,7 @@ def _with_unset_local(
     if not unset:
         return verdict
     library = str(build_with_zeros(source))
-    (attempt, _) = _run({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
+    (attempt, _) = run_worker({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
     if not attempt.calls or _verdict(attempt, library, "", text).sentence == verdict.sentence:
         return verdict
     # Rather one that is nowhere the target of a plain assignment: that is added to, or read.
@@ -284,7 +183,7 @@ def _times(found: Mapping[str, Any]) -> Times:
     )  # fmt: skip
 
 
-def _verdict_or_missing(attempt: _Attempt, library: str, error: str, exercise: Exercise, source: str) -> Verdict:
+def _verdict_or_missing(attempt: Attempt, library: str, error: str, exercise: Exercise, source: str) -> Verdict:
     if "undefined symbol" in error:
         text = f'the file defines no function {exercise.symbol} that C can call: it begins with extern "C"'
         raise NotCompiled([CompilerMessage(0, text)])
@@ -303,8 +202,24 @@ def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult
     return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "", printed=printed)
 
 
+def _check_triton(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
+    try:
+        with ThreadPoolExecutor() as pool:  # both processes spend their time on loading
+            compiled = pool.submit(compile_triton_files, [exercise], [source]) if timed else None
+            (found,) = check_triton_files([exercise], [source])
+            if found.refused:
+                return CheckResult(exercise.name, "not compiled", messages=found.refused)
+            if not found.verdict.right:
+                return CheckResult(exercise.name, "wrong", found.verdict, printed=found.printed)
+            takes = compiled.result()[0] if compiled else ""
+    except NotCompiled as refused:
+        return CheckResult(exercise.name, "not compiled", messages=refused.messages)
+    untimed = f"{TRITON_UNTIMED} ({takes})" if timed else ""
+    return CheckResult(exercise.name, "right", found.verdict, untimed=untimed, printed=found.printed)
+
+
 Checker = Callable[..., CheckResult]
-CHECKERS: dict[str, Checker] = {"cpp": _check_cpp, "cuda": _check_cuda}  # by language
+CHECKERS: dict[str, Checker] = {"cpp": _check_cpp, "cuda": _check_cuda, "triton": _check_triton}  # by language
 
 
 def check(exercise: Exercise, source: Path, *, timed: bool = True) -> CheckResult:

@@ -14,7 +14,7 @@
 | order | its place in the course |
 | family | the family of ops that it belongs to |
 | language | ``cpp``, ``cuda`` or ``triton``: which checker it goes to |
-| function | the C declaration, without ``extern "C"`` |
+| function | the C declaration, without ``extern "C"``; of Triton the call, ``add(x, z, y)`` |
 | slices | true: the last two parameters say which slice of the work this call is to do |
 | hints | sentences, each of which gives away a little more |
 | faster | what to try once it is right |
@@ -40,13 +40,15 @@ __all__ = ["Exercise", "Parameter", "WrongAttempt", "exercise_named", "exercises
 CHECKOUT = Path(__file__).resolve().parents[3] / "exercises"
 SHIPPED_EXERCISES = Path(__file__).resolve().parents[1] / "exercises"  # with the wheel
 ENDINGS = {"cpp": ".cpp", "cuda": ".cu", "triton": ".py"}
-DECLARATION = re.compile(r"\s*\w+\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*")
+DECLARATION = re.compile(r"\s*(\w+\s+)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*")
 PARAMETER = re.compile(r"\s*(?P<const>const\s+)?(?P<type>\w+)\s*(?P<pointer>\*?)\s*(?P<name>\w+)\s*")
+ARGUMENT = re.compile(r"\s*(?P<const>)(?P<type>)(?P<pointer>)(?P<name>\w+)\s*")  # of a function in Python
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the function: ``const float* x`` is a pointer to ``float`` that is only read."""
+    """One parameter of the function: ``const float* x`` is a pointer to ``float`` that is only read. One of a function
+    in Python has a name and no type."""
 
     name: str
     type: str
@@ -107,11 +109,12 @@ class Exercise:
         return (self.folder / "README.md").read_text(encoding="utf-8")
 
 
-def _parameters(declaration: str, where: Path) -> tuple[Parameter, ...]:
+def _parameters(declaration: str, where: Path, language: str) -> tuple[Parameter, ...]:
     whole = DECLARATION.fullmatch(declaration)
-    parts = [PARAMETER.fullmatch(part) for part in whole["parameters"].split(",")] if whole else [None]
+    pattern = ARGUMENT if language == "triton" else PARAMETER
+    parts = [pattern.fullmatch(part) for part in whole["parameters"].split(",")] if whole else [None]
     if not all(parts):
-        raise ValueError(f"{where}: not a declaration of a C function: {declaration!r}")
+        raise ValueError(f"{where}: not a declaration of a function: {declaration!r}")
     return tuple(Parameter(p["name"], p["type"], bool(p["pointer"]), bool(p["const"])) for p in parts if p)
 
 
@@ -143,7 +146,7 @@ def load_exercise(folder: Path) -> Exercise:
         solution = (folder / f"solution{ENDINGS[language]}").read_text(encoding="utf-8")
         return Exercise(
             name=folder.name, folder=folder, title=found["title"], order=found["order"], family=found["family"],
-            language=language, function=found["function"], parameters=_parameters(found["function"], path),
+            language=language, function=found["function"], parameters=_parameters(found["function"], path, language),
             hints=tuple(found["hints"]), wrong=tuple(_wrong(w, solution, folder) for w in found["wrong"]),
             slices=found.get("slices", False), faster=found.get("faster", ""), ladder=found.get("ladder", ""),
             op=found.get("op", ""),

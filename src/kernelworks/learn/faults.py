@@ -36,6 +36,7 @@ class Observation:
     written_gaps: list[str] = field(default_factory=list)
     read_gaps: dict[str, Array] = field(default_factory=dict)  # depends on what lies between rows
     overlap: str = ""  # two slices write the same element
+    undefined: str = ""  # what depends on lanes that a mask switches off
 
     def wrong(self, name: str) -> Array:
         """The elements of an output that are not within the bound. NaN and infinities must be where they are due."""
@@ -217,6 +218,8 @@ def _deeds(seen: Observation) -> str:
             if mask.all() and mask.size > 1:
                 return f"nothing of {name} is written"
             return _with_verb(describe_elements(name, mask), "is", "are", "never written")
+    if seen.undefined:
+        return seen.undefined
     for name, mask in seen.unsteady.items():
         if mask.any():
             return (

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,15 +25,15 @@ from kernelworks.learn.case import Array, Case, Output, Reference, State, exact_
 from kernelworks.learn.exercise import Exercise, load_exercise
 from kernelworks.learn.faults import Observation, describe_elements, judge
 from kernelworks.learn.timing import time_calls
+from kernelworks.learn.worker_process import PRINT_MARK
 
-__all__ = ["call_arguments", "observe"]
+__all__ = ["Runner", "call_arguments", "close_buffers", "differing_bits", "observe"]
 
 TYPES: dict[str, Any] = {
     "float": ctypes.c_float, "double": ctypes.c_double, "int": ctypes.c_int, "long": ctypes.c_long,
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "int8_t": ctypes.c_int8, "uint8_t": ctypes.c_uint8,
     "uint16_t": ctypes.c_uint16, "bool": ctypes.c_bool,
 }  # fmt: skip
-PRINT_MARK = "\x1e"  # stands before a case's name in what the functions print
 BLOCK_ROWS = 8  # more than its share that one slice may do: it may cut the work in blocks
 CALL_S = 2.0  # of the processor that one call may use: each takes microseconds
 SLICES = (1, 2, 3, 5)  # into how many the work is cut
@@ -60,6 +60,16 @@ def _function(library: str, symbol: str) -> Call:
     return found  # type: ignore[no-any-return]
 
 
+class Runner(Protocol):
+    """What calls a function on a case. ``changed``: inputs that are not as they were; ``gaps``: arrays between whose
+    rows something was written."""
+
+    changed: set[str]
+    gaps: set[str]
+
+    def call(self, case: Case, order: Sequence[tuple[int, ...]], **placed: Any) -> dict[str, Array]: ...
+
+
 class _Runner:
     """Calls of one attempt."""
 
@@ -79,16 +89,26 @@ class _Runner:
             self.limit(ctypes.c_double(CALL_S))
             self.function(*arguments)
             self.limit(ctypes.c_double(0.0))
-        for name, buffer in buffers.items():
-            before = None if buffer.is_output else buffer.before
-            if before is not None and np.ascontiguousarray(buffer.view).tobytes() != before.tobytes():
-                self.changed.add(name)
-            if buffer.gap and not buffer.has_kept_gaps():
-                self.gaps.add(name)
-        outputs = {name: np.array(buffer.view) for name, buffer in buffers.items() if buffer.is_output}
-        for buffer in buffers.values():
-            buffer.close()
-        return outputs
+        return close_buffers(buffers, self)
+
+
+def close_buffers(buffers: dict[str, Buffer], runner: Runner) -> dict[str, Array]:
+    """The outputs of a call; what it changed that it may not is noted in the runner."""
+    for name, buffer in buffers.items():
+        before = None if buffer.is_output else buffer.before
+        if before is not None and np.ascontiguousarray(buffer.view).tobytes() != before.tobytes():
+            runner.changed.add(name)
+        if buffer.gap and not buffer.has_kept_gaps():
+            runner.gaps.add(name)
+    outputs = {name: np.array(buffer.view) for name, buffer in buffers.items() if buffer.is_output}
+    for buffer in buffers.values():
+        buffer.close()
+    return outputs
+
+
+def differing_bits(one: Array, other: Array) -> Array:
+    """Which elements of two arrays differ in any bit."""
+    return np.asarray(_bits(one) != _bits(other))
 
 
 def _bits(values: Array) -> Array:
@@ -100,7 +120,7 @@ def _filled(values: Array, pattern: int) -> Array:
     return np.asarray(_bits(values) == int.from_bytes(bytes([pattern]) * values.itemsize, "little"))
 
 
-def _overlap(runner: _Runner, case: Case, count: int) -> str:
+def _overlap(runner: Runner, case: Case, count: int) -> str:
     """Which elements two slices write, each run alone. On real threads whoever is last wins."""
     if any(isinstance(value, State) for value in case.arguments.values()):
         return ""
@@ -138,7 +158,7 @@ def _imbalance(name: str, owners: Array, count: int) -> str:
     return f"{said}: ith / nth is 0 for integers; multiply before you divide" if busiest == count - 1 else said
 
 
-def observe(exercise: Exercise, case: Case, reference: Reference, runner: _Runner) -> Observation:
+def observe(exercise: Exercise, case: Case, reference: Reference, runner: Runner) -> Observation:
     """Three calls of one case: against the page behind and the page before, with two patterns in the outputs."""
     given = exact_arguments(case)
     with np.errstate(all="ignore"):

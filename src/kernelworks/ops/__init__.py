@@ -89,12 +89,15 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "reduction": (
         "argmax",
         "argmin",
+        "cosine_similarity",
         "cross_entropy",
         "linear_cross_entropy",
         "log_softmax",
         "nll_loss",
+        "prod",
         "softmax",
         "sum",
+        "triplet_margin_loss",
     ),
     "routing": (
         "combine",
@@ -129,6 +132,7 @@ SIBLINGS: dict[str, tuple[str, ...]] = {
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add"),
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    "pooling.adaptive_max_pool": ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d"),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
     "spectral.complex_fft": ("fft", "ifft"),

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool1d as adaptive_max_pool1d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool2d as adaptive_max_pool2d
+    from kernelworks.ops.pooling.adaptive_max_pool import adaptive_max_pool3d as adaptive_max_pool3d
     from kernelworks.ops.pooling.avg_pool import avg_pool1d as avg_pool1d
     from kernelworks.ops.pooling.avg_pool import avg_pool3d as avg_pool3d
     from kernelworks.ops.pooling.avg_pool2d import avg_pool2d as avg_pool2d
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
     from kernelworks.ops.reduction.argmin import argmin as argmin
+    from kernelworks.ops.reduction.cosine_similarity import cosine_similarity as cosine_similarity
     from kernelworks.ops.reduction.cross_entropy import cross_entropy as cross_entropy
     from kernelworks.ops.reduction.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernelworks.ops.reduction.log_softmax import log_softmax as log_softmax
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.loss_table import mse_loss as mse_loss
     from kernelworks.ops.reduction.loss_table import smooth_l1_loss as smooth_l1_loss
     from kernelworks.ops.reduction.nll_loss import nll_loss as nll_loss
+    from kernelworks.ops.reduction.prod import prod as prod
     from kernelworks.ops.reduction.reduction_table import amax as amax
     from kernelworks.ops.reduction.reduction_table import amin as amin
     from kernelworks.ops.reduction.reduction_table import logsumexp as logsumexp
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.reduction.reduction_table import var as var
     from kernelworks.ops.reduction.softmax import softmax as softmax
     from kernelworks.ops.reduction.sum import sum as sum
+    from kernelworks.ops.reduction.triplet_margin_loss import triplet_margin_loss as triplet_margin_loss
     from kernelworks.ops.routing.combine import combine as combine
     from kernelworks.ops.routing.grouped_linear import grouped_linear as grouped_linear
     from kernelworks.ops.routing.router_topk import router_topk as router_topk
@@ -137,6 +143,9 @@ if TYPE_CHECKING:
         "adaptive_avg_pool1d",
         "adaptive_avg_pool2d",
         "adaptive_avg_pool3d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
         "add_layer_norm",
         "all_gather",
         "all_reduce",
@@ -165,6 +174,7 @@ if TYPE_CHECKING:
         "conv_transpose1d",
         "conv_transpose2d",
         "conv_transpose3d",
+        "cosine_similarity",
         "cross_entropy",
         "cumprod",
         "cumsum",
@@ -222,6 +232,7 @@ if TYPE_CHECKING:
         "norm",
         "paged_attention",
         "polynomial_matmul",
+        "prod",
         "quantize",
         "quantized_linear",
         "quick_gelu",
@@ -253,6 +264,7 @@ if TYPE_CHECKING:
         "tanhshrink",
         "threshold",
         "topk",
+        "triplet_margin_loss",
         "var",
         "varlen_attn",
     ]
@@ -267,6 +279,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "convolution.conv_transpose": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d",),
     "lookup.along_index": ("gather", "index_add", "index_select", "scatter_add",),
     "pooling.adaptive_avg_pool": ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",),
+    "pooling.adaptive_max_pool": ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",),
     "pooling.avg_pool": ("avg_pool1d", "avg_pool3d",),
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
     "spectral.complex_fft": ("fft", "ifft",),
@@ -540,6 +553,18 @@ SCHEMAS = {
         "forward": "adaptive_avg_pool3d(Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
         "backward": "adaptive_avg_pool3d_backward(Tensor grad_output, Tensor x, int[3] output_size, str? op_kernel=None) -> Tensor",
     },
+    "adaptive_max_pool1d": {
+        "forward": "adaptive_max_pool1d(Tensor x, int[1] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool1d_backward(Tensor grad_output, Tensor x, int[1] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_max_pool2d": {
+        "forward": "adaptive_max_pool2d(Tensor x, int[2] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool2d_backward(Tensor grad_output, Tensor x, int[2] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
+    "adaptive_max_pool3d": {
+        "forward": "adaptive_max_pool3d(Tensor x, int[3] output_size, bool return_indices, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "adaptive_max_pool3d_backward(Tensor grad_output, Tensor x, int[3] output_size, bool return_indices, str? op_kernel=None) -> Tensor",
+    },
     "avg_pool1d": {
         "forward": "avg_pool1d(Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",
         "backward": "avg_pool1d_backward(Tensor grad_output, Tensor x, int[1] kernel_size, int[1]? stride, int[1] padding, bool ceil_mode, bool count_include_pad, str? op_kernel=None) -> Tensor",
@@ -604,6 +629,10 @@ SCHEMAS = {
         "forward": "binary_cross_entropy_with_logits(Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "binary_cross_entropy_with_logits_backward(Tensor grad_output, Tensor x, Tensor target, Tensor? weight, Tensor? pos_weight, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "cosine_similarity": {
+        "forward": "cosine_similarity(Tensor x, Tensor y, int dim, float eps, str? op_kernel=None) -> Tensor",
+        "backward": "cosine_similarity_backward(Tensor grad_output, Tensor x, Tensor y, int dim, float eps, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "cross_entropy": {
         "forward": "cross_entropy(Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
         "backward": "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, int ignore_index, str reduction, str? op_kernel=None) -> Tensor",
@@ -652,6 +681,10 @@ SCHEMAS = {
         "forward": "norm(Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
         "backward": "norm_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, float p, str? op_kernel=None) -> Tensor",
     },
+    "prod": {
+        "forward": "prod(Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+        "backward": "prod_backward(Tensor grad_output, Tensor x, int[1]? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
     "smooth_l1_loss": {
         "forward": "smooth_l1_loss(Tensor x, Tensor target, str reduction, float beta, str? op_kernel=None) -> Tensor",
         "backward": "smooth_l1_loss_backward(Tensor grad_output, Tensor x, Tensor target, str reduction, float beta, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
@@ -667,6 +700,10 @@ SCHEMAS = {
     "sum": {
         "forward": "sum(Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
         "backward": "sum_backward(Tensor grad_output, Tensor x, int? dim, bool keepdim, str? op_kernel=None) -> Tensor",
+    },
+    "triplet_margin_loss": {
+        "forward": "triplet_margin_loss(Tensor x, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, str? op_kernel=None) -> Tensor",
+        "backward": "triplet_margin_loss_backward(Tensor grad_loss, Tensor x, Tensor positive, Tensor negative, float margin, float p, float eps, bool swap, str reduction, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "var": {
         "forward": "var(Tensor x, int[1]? dim, bool keepdim, float correction, str? op_kernel=None) -> Tensor",

@@ -94,6 +94,7 @@ def _kinds() -> dict[str, type[Record]]:
     from kernelworks.records.experiment import Experiment
     from kernelworks.records.fix import Fix
     from kernelworks.records.judgement import Judgement
+    from kernelworks.records.model_map import ModelMap
     from kernelworks.records.predictions import PredictionAccuracy
     from kernelworks.records.problem_check import ProblemCheck
     from kernelworks.records.search import Search
@@ -101,7 +102,7 @@ def _kinds() -> dict[str, type[Record]]:
 
     found: list[Any] = [value for value in vars(records).values() if isinstance(value, type)]
     found += [Climb, Comparison, Descent, Experiment, Fix, Judgement, PredictionAccuracy, ProblemCheck, Search]
-    found += [TraceDiagnosis]
+    found += [ModelMap, TraceDiagnosis]
     return {kind.__name__: kind for kind in found if issubclass(kind, Record) and kind is not Record}
 
 

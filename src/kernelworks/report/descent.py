@@ -60,6 +60,9 @@ def _operator(one: OperatorTime, *, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _of_torch(one: OperatorTime) -> str:
+    if one.operator.startswith("inductor: "):
+        said = "torch.compile: inductor wrote the kernel, for this machine and these shapes"
+        return f"{said}; kernelworks has an op of its own: `kernelworks explain {one.op}`" if one.op else said
     said = f"torch's own, for {one.capability}" if one.capability else "torch's own"
     return f"{said}; kernelworks has an op of its own: `kernelworks explain {one.op}`" if one.op else said
 

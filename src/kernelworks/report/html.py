@@ -27,6 +27,7 @@ from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
 from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
+from kernelworks.records.model_map import ModelMap
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
@@ -45,6 +46,7 @@ from kernelworks.report import (
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document, read_texts
@@ -80,6 +82,10 @@ RENDERERS: dict[type, Callable[[Several], tuple[str, Sequence[str]]]] = {
         [html(check_problem.problem_check(one)) for one in some],
     ),
     MapOp: map_parts,
+    ModelMap: lambda some: (
+        f"{some[0].program} - kernelworks map",
+        [html(kernel_maps.model_map(one, verbose=True)) for one in some],
+    ),
     Verification: lambda some: (f"{_ops(some)} - kernelworks verify", [html(verify.verifications(some))]),
     Search: lambda some: (f"{some[0].problem} - kernelworks search", search.parts(some[0])),
     AutotuneResult: lambda some: ("kernelworks autotune", [html(autotune.autotune_result(one)) for one in some]),
@@ -136,7 +142,7 @@ def text(record: Any) -> str:
 
 
 # What IPython shows of a record on a terminal.
-PRINTED_ALONE = (Comparison, Diagnosis, Experiment, Explanation, Fix, TraceDiagnosis)
+PRINTED_ALONE = (Comparison, Diagnosis, Experiment, Explanation, Fix, ModelMap, TraceDiagnosis)
 
 
 def fragment(some: Several) -> str:

@@ -27,6 +27,7 @@ from kernelworks.records.compare import Comparison
 from kernelworks.records.descent import Descent
 from kernelworks.records.experiment import Experiment
 from kernelworks.records.judgement import Judgement
+from kernelworks.records.model_map import ModelMap
 from kernelworks.records.predictions import PredictionAccuracy
 from kernelworks.records.problem_check import ProblemCheck
 from kernelworks.records.search import Search
@@ -49,6 +50,7 @@ from kernelworks.report import (
     trace,
     verify,
 )
+from kernelworks.report import map as kernel_maps
 from kernelworks.report.climb import terminal as climb
 from kernelworks.report.experiment import terminal as experiment
 from kernelworks.report.next_steps import Files
@@ -66,6 +68,7 @@ RENDERER_OF_ONE: dict[type[Record], Callable[[Any, int], RenderableType]] = {
     Fix: lambda one, width: Group(*text_lines(fix.result_lines(one)), Text(), *fix.optimizations(one, width)),
     GpuPeaks: gpu.gpu,
     Judgement: lambda one, width: judge.judgement(one),
+    ModelMap: lambda one, width: kernel_maps.model_map(one),
     Peaks: machine.peaks,
     PredictionAccuracy: predictions.prediction_accuracy,
     ProblemCheck: lambda one, width: check_problem.problem_check(one),

@@ -87,6 +87,10 @@ class ChildProcess:
             self.gone = f"answered what is no answer: {error}"
         raise ProcessEnded(self.gone)
 
+    def has_said(self, seconds: float) -> bool:
+        """Whether something is there to be heard, after so long at the most."""
+        return bool(select.select([self.control], [], [], seconds)[0])
+
     def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         self.say(message, descriptors)
         return self.hear(seconds)

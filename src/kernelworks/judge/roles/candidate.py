@@ -53,6 +53,8 @@ _with_own_sign, _with_own_part, _in_order, _copied = (
     Tensor.resolve_neg, Tensor.resolve_conj, Tensor.contiguous, Tensor.copy_
 )  # fmt: skip
 _contiguity = Tensor.is_contiguous
+_Base: Any = torch._C.TensorBase
+_needs_gradient, _shape = _Base.requires_grad.__get__, _Base.shape.__get__
 
 
 class _WrongAnswer(Exception):
@@ -72,7 +74,19 @@ class _Call:
     def __init__(self, memory: Any, said: dict[str, Any]) -> None:
         inputs = [memory.tensor(spot) for spot in said["spots"]]
         self.args = [unpack_value(value, inputs.__getitem__) for value in said["inputs"]]
+        self.inputs = [(one, _looks(one)) for one in inputs]
         self.wanted, self.hold = said["wanted"], bool(said["hold"])
+
+
+def _looks(value: Tensor) -> tuple[Any, ...]:
+    return _address(value), tuple(_shape(value)), _strides(value), _needs_gradient(value)
+
+
+def _another_input(call: _Call) -> str:
+    """Which of a call's inputs is no longer the tensor that it was, "" where all are; then they are let go."""
+    changed = [number for number, (one, was) in enumerate(call.inputs) if _looks(one) != was]
+    call.inputs = []
+    return f"input {changed[0]} has another shape, other memory or a gradient after the call" if changed else ""
 
 
 class Caller:
@@ -160,12 +174,13 @@ class Caller:
 
     def go(self, control: socket.socket, nonce: str) -> dict[str, Any]:
         """Where its answers are, or what was wrong."""
-        device, self.marks = self.device, []
+        device, self.marks, touched = self.device, [], ""
         try:
             for number, call in enumerate(self.calls, self.number):
                 begin = device.mark()
                 found = self._found(number, call)
                 self.marks.append((begin, device.mark()))
+                touched = touched or _another_input(call)
                 call.args = []  # what somebody hung on an input goes with it, while the clock runs
                 values = [_whole(v, self.on, *one[1:]) for v, one in zip(found, call.wanted, strict=True)]
                 self.answers.append(values)
@@ -179,6 +194,9 @@ class Caller:
                     for value, spot in zip(values, spots, strict=True):
                         _copied(self.memory.tensor(spot), value)
             device.wait()
+            where = [
+                [[_address(v), _is_in_order(v)] for v in values] for values in self.answers
+            ] if not device.apart else []  # fmt: skip
         except _WrongAnswer as error:
             return {"wrong": f"returned {error}"}
         except ForeignValue as error:
@@ -189,10 +207,7 @@ class Caller:
             return {"wrong": f"raised {_text(error)}"}
         except Exception as error:  # the candidate's
             return {"wrong": f"raised {_text(error)}"}
-        where = [
-            [[_address(v), _is_in_order(v)] for v in values] for values in self.answers
-        ] if not device.apart else []  # fmt: skip
-        return {"wrong": "", "at": where}
+        return {"wrong": "", "at": where, "touched": touched}
 
     def _found(self, number: int, call: _Call) -> list[Any]:
         """A call's answers, in the order in which they are wanted."""

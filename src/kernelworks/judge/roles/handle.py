@@ -37,6 +37,7 @@ READ_AT_ONCE = 192  # elements of each answer
 # threads that only wait for more of the same work (OpenMP's spin for up to a fifth of a second) have given up.
 LOOKS_S = ((0.03, 0.02), (0.5, 0.3))  # from the answer or the look before, and for how long
 GLANCES = 6  # of a look
+READY_S = 0.001  # after which processes of its own are looked for, again and again, until it is ready for a call
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
 WORKING_CORES = 0.3  # of a core, from which it is work
 # CPU time that a stopped process has not used. A thread is seen to be stopped a little before it is, now and then; what
@@ -128,9 +129,9 @@ class VariantProcess:
 
     def _prepared(
         self, cases: Sequence[Case], laid: list[LaidCall], how: str, again: int, weights: Sequence[str], keep: bool
-    ) -> list[bool]:
+    ) -> tuple[list[bool], int]:
         """Has it make the tensors of its arguments, whose contents are not there yet, and stops it. Of each call
-        whether its answer is held."""
+        whether its answer is held; and how many processes of its own were at work meanwhile."""
         held = [how == "call" and (keep or self._is_drawn_to_hold(case)) for case in cases]
         said = {
             "do": "prepare", "how": how, "number": self.number if again < 0 else again, "seed": secrets.randbits(32),
@@ -146,11 +147,21 @@ class VariantProcess:
             ],
         }  # fmt: skip
         self.process.go_on()
-        ready = self._heard(said)
+        helpers = self._helpers_until_ready(said)
+        self.process.stop()
+        return held, helpers
+
+    def _helpers_until_ready(self, said: dict[str, Any]) -> int:
+        """Has it prepare a call. How many processes of its own were seen meanwhile: what those take of the cores is in
+        no clock of its own. Raises ProcessEnded."""
+        self.process.say(said)
+        helpers, until = 0, time.monotonic() + self.answer_s
+        while not self.process.has_said(READY_S) and time.monotonic() < until:
+            helpers = max(helpers, len(self.process.other_pids()))
+        ready = words(self.process.hear(self.answer_s)[0])
         if "trouble" in ready:
             raise ProcessEnded(f"was not ready: {sanitize_text(ready['trouble'])}")
-        self.process.stop()
-        return held
+        return helpers
 
     def _is_drawn_to_hold(self, case: Case) -> bool:
         bytes = case.answer_bytes
@@ -165,11 +176,12 @@ class VariantProcess:
     ) -> Answer:  # fmt: skip
         laid = self._lay(cases, layout)
         memory = self._reserve_memory(0)
-        held = self._prepared(cases, laid, how, again, weights, keep)
-        helpers = self.process.other_pids()  # they are not stopped, and may see the inputs before the clock runs
+        held, early = self._prepared(cases, laid, how, again, weights, keep)
+        # They are not stopped, and may see the inputs before the clock runs.
+        helpers = max(early, len(self.process.other_pids()))
         self.laid = [] if layout else laid
         idle = self.cpu_ns()
-        self._write(memory, cases, laid)
+        self._write(memory, cases, laid, whole=look)
         self.device.flush()
         answer, said = self._timed(cases, laid, idle, pause_s)
         outs = self._answers_at(answer, cases, laid, said) if how != "nothing" and not answer.raised else []
@@ -180,7 +192,8 @@ class VariantProcess:
         self._look_beside(answer, helpers)
         if answer.raised:
             return answer
-        answer.touched = self._touched(memory, cases, laid)
+        answer.touched = self._touched(memory, cases, laid, whole=look and not self.device.apart)
+        answer.touched = answer.touched or sanitize_text(said.get("touched"), 200)
         if how in ("call", "backward"):
             answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
         if how == "call":
@@ -191,10 +204,10 @@ class VariantProcess:
             answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
         return answer
 
-    def _look_beside(self, answer: Answer, helpers: list[int]) -> None:
+    def _look_beside(self, answer: Answer, helpers: int) -> None:
         """What works beside it while it is stopped: processes of its own, its device."""
         if helpers:
-            answer.working = f"has {len(helpers)} processes of its own, which are there before its inputs are"
+            answer.working = f"has {helpers} processes of its own, which are there before its inputs are"
         elif not answer.working and (left := self.process.other_pids()):
             answer.working = f"left {len(left)} processes of its own"
         elif not answer.working:
@@ -290,9 +303,10 @@ class VariantProcess:
         ran = not stopped or used_ns > STOPPED_NS or self.woken > OFTEN
         return "ran while it was stopped: something lets it go on" if ran else ""
 
-    def _write(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall]) -> None:
-        if self.device.apart:
-            memory.bytes.fill_(POISON)  # nothing says where answers are to lie
+    def _write(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall], *, whole: bool) -> None:
+        """``whole``: with poison wherever no input is, not on either side of each alone."""
+        if self.device.apart or whole:
+            memory.bytes.fill_(POISON)  # on a device: nothing says where answers are to lie
         for case, one in zip(cases, laid, strict=True):
             for value, spot in zip(case.there, one.inputs, strict=True):
                 begin, end = spot[0], spot[0] + span(spot)
@@ -301,7 +315,7 @@ class VariantProcess:
                 memory.bytes[end : end + BAND] = POISON
                 memory.tensor(spot).copy_(value)
 
-    def _touched(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall]) -> str:
+    def _touched(self, memory: Any, cases: Sequence[Case], laid: list[LaidCall], *, whole: bool) -> str:
         for case, one in zip(cases, laid, strict=True):
             for number, (value, spot) in enumerate(zip(case.there, one.inputs, strict=True)):
                 if not _same_bits(memory.tensor(spot).reshape(-1), value.reshape(-1)):
@@ -311,6 +325,12 @@ class VariantProcess:
                 for low, high in ((spot[0] - BAND, spot[0]), (end, end + BAND)):
                     if not bool((memory.bytes[low:high] == POISON).all()):
                         return "memory beside its inputs and answers was written to"
+        last = 0
+        taken = sorted((spot[0], spot[0] + span(spot)) for one in laid for spot in one.inputs) if whole else []
+        for begin, end in [*taken, (memory.size, memory.size)] if whole else []:
+            if not bool((memory.bytes[last:begin] == POISON).all()):
+                return "memory far from its inputs was written to"
+            last = end
         return ""
 
     def _synchronize_device(self, answer: Answer, count: int, whole_s: float) -> None:
@@ -377,20 +397,26 @@ class VariantProcess:
         """What it answers to a question. Raises ProcessEnded."""
         return words(self.process.ask(asked, self.answer_s * times)[0])
 
-    def wrong_buffer(self, expected: Sequence[Sequence[Any]]) -> str:
-        """Of the buffers that a call changes the first that is not what the reference's is then, "" where all are:
-        each with its name, places, elements and by how much they may be missed. Raises ProcessEnded."""
+    def buffers(self, of: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Elements of its buffers, of each that has a name and places here. Raises ProcessEnded."""
         self.process.go_on()
         self.ended_ns = None
-        said = self._heard({"do": "buffers", "of": [[name, at] for name, at, _, _ in expected]}).get("buffers")
-        if not isinstance(said, list) or len(said) != len(expected):
+        said = self._heard({"do": "buffers", "of": [[name, at] for name, at, *_ in of]}).get("buffers")
+        found = [one if isinstance(one, list) else [] for one in said] if isinstance(said, list) else []
+        return found if len(found) == len(of) else []
+
+    def wrong_buffer(self, expected: Sequence[Sequence[Any]]) -> str:
+        """Of the buffers that calls change the first that is not what the reference's is then, "" where all are: each
+        with its name, places, elements and by how much they may be missed. Raises ProcessEnded."""
+        said = self.buffers(expected)
+        if len(said) != len(expected):
             return "its buffers cannot be read"
         for its, (name, at, wanted, off) in zip(said, expected, strict=True):
-            for place, element, must in zip(at, its if isinstance(its, list) else [], wanted, strict=False):
+            for place, element, must in zip(at, its, wanted, strict=False):
                 if not (isinstance(element, (int, float)) and abs(element - must) <= off):
-                    is_now = f"element {place} of its {name} is {element!r:.40} after a call"
+                    is_now = f"element {place} of its {name} is {element!r:.40} after its first calls"
                     return f"{is_now}, must be {must:.6g} +- {off:.2g}"
-            if not isinstance(its, list) or len(its) != len(wanted):
+            if len(its) != len(wanted):
                 return f"its {name} has another size"
         return ""
 

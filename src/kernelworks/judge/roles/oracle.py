@@ -197,9 +197,9 @@ class Oracle:
 
         return self.run([*args, flows], found), [*(f"input {number}" for number in inputs), *named]
 
-    def buffers_after(self, args: list[Any], seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of every buffer that a call writes to: what it is in float64 after one, and how far one in the reference's
-        own precision may be from that. Empty where the reference does not run in float64."""
+    def buffers_after(self, args: list[Any], seed: int, times: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of every buffer that a call writes to: what it is in float64 after so many, and how far one in the
+        reference's own precision may be from that. Empty where the reference does not run in float64."""
         if self.module is None or not any(True for _ in self.module.buffers()):
             return {}
         before = {name: value.clone() for name, value in self.module.named_buffers()}
@@ -211,7 +211,8 @@ class Oracle:
                 module.double()
                 given = [_all(v, lambda t: t.double() if t.is_floating_point() else t) for v in given]
             with torch.no_grad(), self.as_it_was(seed):
-                self.at_home(lambda m=module, g=given: m(*g))  # type: ignore[misc]
+                for _ in range(times):
+                    self.at_home(lambda m=module, g=given: m(*g))  # type: ignore[misc]
             runs.append(dict(module.named_buffers()))
         found = {}
         for name, was in before.items():
@@ -289,10 +290,11 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def _buffers(oracle: Oracle, asked: dict[str, Any]) -> dict[str, Any]:
-    """Of the buffers that a call of these inputs changes: some elements, where they are, and by how much they may be
+    """Of the buffers that calls of these inputs change: some elements, where they are, and by how much they may be
     missed."""
     try:
-        after = oracle.buffers_after(oracle.inputs(int(asked["seed"]), asked["draw"]), int(asked["seed"]))
+        seed = int(asked["seed"])
+        after = oracle.buffers_after(oracle.inputs(seed, asked["draw"]), seed, int(asked["times"]))
     except Exception:  # it does not run in float64, or cannot be copied
         after = {}
     generator, found = torch.Generator().manual_seed(int(asked["places"])), []

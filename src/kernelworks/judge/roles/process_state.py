@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import locale
+import logging
 import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -125,6 +127,19 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "path of modules": lambda: [place for place in sys.path if not place.startswith(os.getcwd())],
     "errors and output": lambda: [id(sys.excepthook), id(sys.stdout), id(sys.stderr), id(sys.stdin)],
+    "digits of numbers": sys.get_int_max_str_digits,
+    "functions of threads": lambda: (threading.getprofile(), threading.gettrace(), threading.stack_size()),
+    "hooks of coroutines": lambda: (sys.get_asyncgen_hooks(), sys.get_coroutine_origin_tracking_depth()),
+    "libraries' flags": sys.getdlopenflags,
+    "what is logged": lambda: logging.root.manager.disable,
+    "garbage that is reported": gc.get_debug,
+    "torch's warnings": torch.is_warn_always_enabled,
+    "views that are replayed": lambda: _C._is_view_replay_enabled(),
+    "how weights are converted": lambda: (
+        torch.__future__.get_swap_module_params_on_conversion(),
+        torch.__future__.get_overwrite_module_params_on_conversion(),
+    ),
+    "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
 }
 # Variables that compilers and libraries set themselves while they are loaded or build something.

@@ -51,12 +51,33 @@ def _inner(value: Any) -> Any:
     return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
+def _defaults(function: FunctionType) -> tuple[Any, ...]:
+    """Of a function's arguments: those by place, those by name."""
+    named = function.__kwdefaults__
+    return function.__defaults__, None if named is None else tuple(named.items())
+
+
+def _are_other(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
+    """Whether something is another object than it was."""
+    (places, names), (places_were, names_were) = now, was
+    if names is None or names_were is None:
+        return places is not places_were or names is not names_were
+    pairs = zip(names, names_were, strict=False)
+    return (
+        places is not places_were
+        or len(names) != len(names_were)
+        or any(a[0] != b[0] or a[1] is not b[1] for a, b in pairs)
+    )
+
+
 def _entry(name: str, value: Any) -> Entry | None:
     """What a value is known by; None where it is nobody's affair."""
     inner = _inner(value)
     if type(inner) is FunctionType:
-        return (name, value, inner.__code__, inner.__defaults__)
+        return (name, value, inner.__code__, _defaults(inner))
     kind = type(value)
+    if kind is dict and value and all(type(key) is torch.dtype for key in value):  # tolerances, say
+        return (name, value, tuple(value.items()), None)
     if kind in CONSTANTS:
         counts = kind is int and not name.isupper()
         return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
@@ -96,7 +117,7 @@ class Holder:
             its = now.get(name, MISSING)
             if its is value:
                 if code is not None and self._is_other(value, code, defaults):
-                    yield f"{self.name}.{name} is another {'value' if type(code) is int else 'function'}"
+                    yield f"{self.name}.{name} is another {'value' if type(code) in (int, tuple) else 'function'}"
             elif type(value) in CONSTANTS:
                 if type(its) is not type(value) or its != value:
                     yield f"{self.name}.{name} is another value"
@@ -116,8 +137,10 @@ class Holder:
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
         if type(code) is int:
             return len(value) != code
+        if type(code) is tuple:
+            return tuple(value.items()) != code
         inner = _inner(value)
-        return inner.__code__ is not code or inner.__defaults__ is not defaults
+        return inner.__code__ is not code or _are_other(_defaults(inner), defaults)
 
 
 def _configured() -> dict[str, tuple[str, ...]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from kernelworks.learn.emulator.request import Fault
 
-__all__ = ["range_advice"]
+__all__ = ["condition_advice", "range_advice"]
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 LINES_ABOVE = 3  # of an access: where its `if` or its loop stands
@@ -24,16 +25,23 @@ def _without_comments(text: str) -> str:
     return COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
+def condition_advice(lines: Sequence[str]) -> str:
+    """Which of the last lines lets an index through that is one too large, and what it should say; empty if none."""
+    for line in reversed(lines[-1 - LINES_ABOVE :]):
+        for pattern, better in ONE_TOO_FAR:
+            match = pattern.search(line)
+            if match:
+                return f"lets {match['index']} = {match['end']} through: {better}"
+    return ""
+
+
 def range_advice(fault: Fault, text: str) -> str:
     """Why an index is outside, in a sentence; empty where no line of the source shows it."""
     code = _without_comments(text)
     if fault.kind == "out_of_bounds" and fault.index == fault.length > 0:
-        lines = code.splitlines()[: fault.second.line]
-        for line in reversed(lines[-1 - LINES_ABOVE :]):
-            for pattern, better in ONE_TOO_FAR:
-                match = pattern.search(line)
-                if match:
-                    return f"The condition lets {match['index']} = {match['end']} through: {better}"
+        found = condition_advice(code.splitlines()[: fault.second.line])
+        if found:
+            return f"The condition {found}"
     if fault.kind == "wild" or fault.index < 0:
         match = FROM_ONE.search(code)
         if match:

@@ -17,6 +17,8 @@ OF_UNIT: dict[str, Callable[[float], str]] = {
     "%": lambda value: f"{quantity.figures(value)}%",
 }
 
+CHANGING = ("s", "B")  # units that change with the size of a figure: 3 us, 4 ms
+
 
 def figure(value: float, axis: Axis) -> str:
     """A value with its unit."""
@@ -27,12 +29,14 @@ def figure(value: float, axis: Axis) -> str:
 
 
 def axis_title(axis: Axis) -> str:
-    """The axis' label, with its unit if figures on it are bare numbers."""
-    return f"{axis.label}, {axis.unit}" if axis.unit else axis.label
+    """The axis' label, with its unit if that does not change with the size of the figure."""
+    return f"{axis.label}, {axis.unit}" if axis.unit and axis.unit not in CHANGING else axis.label
 
 
 def place_name(point: Point, axis: Axis) -> str:
-    return point.label or figure(point.x, axis)
+    """What stands for a point's x: its label, or the figure; its unit stands with the axis unless it changes."""
+    plain = axis if axis.unit in CHANGING else Axis(axis.label)
+    return point.label or figure(point.x, plain)
 
 
 def places(record: Experiment) -> list[tuple[float, str]]:

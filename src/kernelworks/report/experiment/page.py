@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["parts"]
 
-MARKS = "os^Dv"
+MARKS, DASHES = "os^Dv", ("--", "-.", ":")
+MOST_DENSE = 1000  # times: the span of an axis that has ticks between powers of ten
 MOST_NAMES = 16  # below an axis of names
 
 
@@ -60,9 +61,11 @@ def picture(record: Experiment, width: float = plot.WIDE_INCHES) -> str:
         axes.minorticks_off()
     else:
         axes.xaxis.set_major_formatter(lambda x, _: figure(x, record.x))
+    if record.y.logarithmic:
+        _dense_ticks(axes)
     axes.yaxis.set_major_formatter(lambda y, _: figure(y, record.y) if record.y.unit in ("s", "B") else f"{y:g}")
     if not record.y.logarithmic:
-        axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
+        axes.set_ylim(bottom=min(0.0, *(p.low for series in record.series for p in series.points)))
     axes.set_xlabel(axis_title(record.x), color=plot.stand_in("muted"))
     axes.set_ylabel(axis_title(record.y), color=plot.stand_in("muted"))
     axes.grid(which="major", color=plot.stand_in("line"), linewidth=0.5, alpha=0.5)
@@ -74,10 +77,20 @@ def picture(record: Experiment, width: float = plot.WIDE_INCHES) -> str:
     return plot.svg_text(figure_, f"{record.y.label} over {record.x.label}")
 
 
+def _dense_ticks(axes: Axes) -> None:
+    """Ticks at 1, 2 and 5 of each power of ten where powers alone would be one or two."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    if high < MOST_DENSE * low:
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _draw(axes: Axes, series: Series, index: int) -> None:
     variable = "muted" if series.is_limit else plot.SERIES[index % len(plot.SERIES)]
     colour, xs = plot.stand_in(variable), [p.x for p in series.points]
-    line = "--" if series.is_limit else "-"
+    line = DASHES[index % len(DASHES)] if series.is_limit else "-"
     mark = "" if series.is_limit else MARKS[index % len(MARKS)]
     axes.plot(
         xs, [p.value for p in series.points], line, color=colour, marker=mark, ms=5, linewidth=1.6, label=series.name

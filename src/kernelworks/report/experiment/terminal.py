@@ -62,6 +62,10 @@ def _bars(record: Experiment, width: int) -> Iterator[RenderableType]:
     left, right = max(map(len, places), default=1), max(map(len, figures), default=1)
     room = max(LEAST_BAR, min(MOST_BAR, width - left - right - 6))
     for index, series in enumerate(record.series):
+        values = [p.value for p in series.points]
+        if series.is_limit and min(values) == max(values):
+            yield Text(f"{series.name} (limit): {figure(values[0], record.y)} everywhere", style="dim")
+            continue
         style = "dim" if series.is_limit else STYLES[index % len(STYLES)]
         yield Text(series.name + (" (limit)" if series.is_limit else ""), style=style)
         yield from _rows(record, series, (left, right, room), (low, high), style)
