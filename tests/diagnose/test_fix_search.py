@@ -25,6 +25,7 @@ from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import Fix
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, CompilerReport
+from kernelworks.report import fix as fix_report
 
 WALL = 0.100
 inside: list[str] = []  # what is in place
@@ -191,7 +192,9 @@ def test_how_many_cores_are_used_is_not_judged_while_others_use_them(
     monkeypatch.setattr(search, "alternate", lambda *args, **more: turns)
     found = fixed(model, monkeypatch, Stand("it", 0.5, candidate={"cores": cores}))
     assert found.optimizations[0].applied == (not loud or not cores)
-    assert ("ambiguous" in found.optimizations[0].why) == loud
+    assert found.optimizations[0].rough == loud
+    verdict = fix_report.verdict_text(found.optimizations[0])
+    assert verdict == found.optimizations[0].outcome + ", rough" * loud
 
 
 @pytest.mark.parametrize(("last", "kept"), [(0.8, ["first", "second"]), (1.0, []), (1.3, [])])

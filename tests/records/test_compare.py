@@ -101,6 +101,45 @@ def test_it_says_where_the_time_went(tmp_path: Path) -> None:
     assert "slower by more than 5%: wall clock (+30.0%)" in text
 
 
+BUSY = changed(
+    DIAGNOSIS,
+    lambda d: d.update(
+        rough=True, wall_s=1.4, walls_s=[1.0, 1.1, 1.4, 1.7, 1.8], fix=None,
+        time_breakdown={**d["time_breakdown"], "CPU contention": 0.4},
+        hotspots=[*d["hotspots"], {**REGION, "op": "CPU contention", "module": "", "source": "", "seconds": 0.4}],
+    ),
+)  # fmt: skip
+CALM = changed(BUSY, lambda d: d.update(rough=False))
+
+
+def test_of_rough_records_there_is_no_verdict(tmp_path: Path) -> None:
+    text = CliRunner().invoke(app, ["compare", *files(tmp_path, DIAGNOSIS, BUSY)], env={"COLUMNS": "120"}).output
+    assert "no verdict (rough)" in text and "slower, rough" not in text
+    assert "1 figure: 0 slower, 0 faster, 1 without a verdict (rough)" in text
+
+
+def test_what_others_took_is_not_compared(tmp_path: Path) -> None:
+    found = compare(*files(tmp_path, DIAGNOSIS, CALM))
+    figure = next(c for c in found.compared if c.judged)
+    assert figure.name == "wall clock without CPU contention" and figure.after == pytest.approx(1.0)
+    text = CliRunner().invoke(app, ["compare", *files(tmp_path, DIAGNOSIS, CALM)], env={"COLUMNS": "120"}).output
+    assert "1 figure: 0 slower, 0 faster" in text
+    later = changed(CALM, lambda d: d.update(wall_s=2.8))  # slower by itself
+    assert [c.name for c in compare(*files(tmp_path, CALM, later)).slower()] == [figure.name]
+
+
+def test_the_noise_is_that_of_the_records_own_intervals(tmp_path: Path) -> None:
+    noise = next(c for c in compare(*files(tmp_path, CALM, CALM)).compared if c.judged).noise
+    assert noise == pytest.approx(2**0.5 * 0.35)  # quartiles at 1.05 and 1.75
+
+
+def test_contention_stands_in_one_line_and_no_percentage_is_of_nothing(tmp_path: Path) -> None:
+    second = changed(CALM, lambda d: d["time_breakdown"].update({"CPU contention": 1.3}))
+    text = CliRunner().invoke(app, ["compare", *files(tmp_path, CALM, second)], env={"COLUMNS": "120"}).output
+    lines = [line for line in text.splitlines() if "CPU contention" in line and "wall clock" not in line]
+    assert len(lines) == 1 and "appeared" in lines[0] and "%" not in lines[0] and " ms" in lines[0]
+
+
 def test_other_versions_are_said_first(tmp_path: Path) -> None:
     second = changed(BENCHES, lambda d: d["versions"].update(torch="3"))
     found = compare(*files(tmp_path, BENCHES, second))

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shlex
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from typer.testing import CliRunner, Result
 from kernelworks.cli import app
 from kernelworks.records import Diagnosis, to_document
 from kernelworks.records.schema import NoRecord, read_record
-from kernelworks.report import diagnose
-from kernelworks.report.hotspots import CONTENTION, bound_by, causes
+from kernelworks.records.wall_clocks import CONTENTION
+from kernelworks.report import diagnose, page
+from kernelworks.report.hotspots import bound_by, causes, recoverable
 from kernelworks.report.next_steps import MOST_STEPS, Files, next_steps
 
 RECORDS = sorted((Path(__file__).parent / "records").glob("*.json"))
@@ -89,14 +91,14 @@ def test_the_sections_stand_in_their_order(path: Path, width: int) -> None:
 
 @each_record
 @each_width
-def test_there_are_at_most_three_steps_and_the_first_stands_on_top(path: Path, width: int) -> None:
+def test_there_are_at_most_three_steps_each_once_and_the_first_on_top(path: Path, width: int) -> None:
     record = record_of(path)
     text = report(record, width)
     steps = re.findall(r"^ (\d)\. ", text.partition("NEXT STEPS")[2], re.M)
-    assert len(steps) <= MOST_STEPS and steps == [str(i + 1) for i in range(len(steps))]
+    assert len(steps) < MOST_STEPS and steps == [str(i + 2) for i in range(len(steps))]
     if steps:
-        first = text.partition("\nNEXT ")[2].partition("\n\n")[0].replace(" \\\n", "\n").split()
-        assert first == text.partition("\n 1.")[2].replace(" \\\n", "\n").split()[: len(first)]
+        first = " ".join(text.partition("\nNEXT ")[2].partition("\n\n")[0].split())
+        assert first and first not in " ".join(text.partition("NEXT STEPS")[2].split())
 
 
 @each_record
@@ -131,7 +133,7 @@ def test_no_line_says_nothing(path: Path, width: int) -> None:
     lines = [line.strip() for line in text.splitlines() if len(line.split()) > 3]
     repeated = {line for line in lines if lines.count(line) > 3}
     assert not repeated
-    figures = text.partition("WHERE THE TIME GOES")[2].partition("NEXT STEPS")[0]
+    figures = text.partition("WHERE THE TIME GOES")[2].partition("NEXT STEPS")[0].partition("OPTIMIZATIONS")[0]
     assert "rough" not in figures.lower()  # it is said once, in the header
 
 
@@ -169,6 +171,56 @@ def test_the_result_does_not_contradict_the_table(path: Path, width: int) -> Non
             assert text.partition("OPTIMIZATIONS")[2].partition("NEXT STEPS")[0].count(f" {outcome} ") >= 0
     if record.fix is not None and record.fix.rounds:
         assert "predicted" in head and "+-" in head
+
+
+def test_a_rough_gain_is_called_so_beside_it_and_names_its_clock() -> None:
+    record = record_of(Path(__file__).parent / "records" / "minilm.json")
+    assert record.fix is not None
+    others = "other processes used 86% of the cores"
+    told = tuple(dataclasses.replace(o, rough=o.applied, why=others) for o in record.fix.optimizations)
+    fix = dataclasses.replace(record.fix, ambiguous=others, rough=True, optimizations=told)
+    for width in (80, 120):
+        text = " ".join(report(dataclasses.replace(record, fix=fix), width).split())
+        assert "1.08x, rough." in text and "wall clocks with CPU contention in them" in text
+        assert ("got: rough, other processes" if width == 80 else "applied, rough:") in text
+    html = page.diagnosis(dataclasses.replace(record, fix=fix))
+    assert "1.08x, rough" in html and "applied, rough" in html and "wall clocks with CPU contention in them" in html
+    assert "rough." not in report(record, 80).partition("WHERE")[0].partition("RESULT")[2]
+
+
+@each_record
+def test_the_page_says_what_the_terminal_says(path: Path) -> None:
+    """The share of the peak, each hotspot's recoverable time, and how many optimizations were not tried."""
+    record = record_of(path)
+    html, text = page.diagnosis(record), " ".join(report(record, 140).split())
+    share = re.search(r"runs at (.*?) of what this machine can do", text)
+    if share and record.walls_s and "% has no model" not in html:  # without its runs a record has no such range
+        assert f'<div class="big">{share[1]}</div>' in html
+    cells = re.findall(r'data-label="recoverable" data-value="([^"]+)"><div>(.*?)</div>', html)
+    assert [unescape(shown) for _, shown in cells] == [recoverable(r) for r in record.hotspots]
+    order = [float(value) for value, _ in cells]
+    assert sorted(order, reverse=True) == [
+        order[record.hotspots.index(r)] for r in diagnose.sort_worst_first(record.hotspots)
+    ]
+    if record.fix is not None:
+        left = sum(one.outcome == "not tried" and not one.advice for one in record.fix.optimizations)
+        assert (f"{left} not tried" in text) == (f"{left} not tried" in html) == (left > 0)
+        for one in record.fix.optimizations:
+            assert one.place or one.advice or one.outcome != "not tried" or one.why in text
+    assert "1 threads" not in page.diagnosis(dataclasses.replace(record, threads=1))
+
+
+def test_shares_are_of_the_programs_own_time_and_a_column_of_dashes_is_left_out() -> None:
+    record = record_of(Path(__file__).parent / "records" / "busy-minilm.json")
+    own = record.wall_s - record.time_breakdown[CONTENTION]
+    text = report(record, 120)
+    figures = text.partition("HOTSPOTS")[2].partition("OPTIMIZATIONS")[0]
+    assert "of own" in figures and "of wall" not in figures
+    largest = max((r for r in record.hotspots if r.op != CONTENTION), key=lambda r: r.seconds)
+    assert f"{100 * largest.seconds / own:.0f}%" in text.partition("HOTSPOTS")[2]
+    plain = tuple(dataclasses.replace(r, parts={"in ops": r.seconds}) for r in record.hotspots)
+    assert "bound by" not in report(dataclasses.replace(record, hotspots=plain), 120)
+    assert "bound by" in text
 
 
 # ---------------------------------------------------------------- show

@@ -6,17 +6,19 @@ kernel at the roofline would gain is named as that.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL, WITHOUT_PEAKS
-from kernelworks.diagnose.account.hotspots import SMALL, WIDER, Problem
+from kernelworks.diagnose.account.hotspots import SMALL, Problem
 from kernelworks.diagnose.account.on_cpu import FREE, PREEMPTION, PYTHON
 from kernelworks.measure.clock.noise import Noise, far_apart
 from kernelworks.profile.non_compute import INPUT
 from kernelworks.profile.timeline import Timeline
 from kernelworks.profile.trace import GRAPH_ANNOTATION
 from kernelworks.records import Fix, Hotspot
+from kernelworks.records.peak_share import peak_share, percents
 
 __all__ = [
     "NO_GAIN", "ROUGH_NOW", "RoughFigures", "ambiguous", "clauses", "contention", "findings", "notes", "sentence",
@@ -26,7 +28,6 @@ __all__ = [
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 LEAST_ON_CORES = 0.05  # of the wall clock; with less of it nothing can be said of a program
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
-VAGUE = 20.0  # above this percentage a rough interval is left out if its ends lie tenfold apart
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
@@ -123,11 +124,7 @@ class RoughFigures:
 
     def percents(self, percent: float, wall: float) -> str:
         """From the least to the most that it may be; empty if that is all or nothing."""
-        low = percent * min(1 / (1 + WIDER), wall / self.longest)
-        high = min(100.0, percent * max(1 + WIDER, wall / self.shortest))
-        if high > VAGUE and low < high / 10:
-            return ""
-        return f"{low:.0f}% to {high:.0f}%" if round(low) else f"under {max(1.0, high):.0f}%"
+        return percents(percent, wall, (self.shortest, self.longest))
 
 
 def _head(
@@ -142,7 +139,7 @@ def _head(
         if not hotspot.modelled and hotspot.op != PREEMPTION:
             name = _shown(hotspot.op)
             unseen[name] = unseen.get(name, 0.0) + hotspot.seconds
-    share = 1 - min(1.0, sum(unseen.values()) / wall)
+    share, achieved = dataclasses.astuple(peak_share(time_breakdown, hotspots, wall + taken))
     largest = sorted(unseen, key=lambda name: -unseen[name])
     rest = ", ".join(f"{name} {_ms(unseen[name])} ms" for name in largest[:3])
     if share < HARDLY:
@@ -152,9 +149,7 @@ def _head(
         in_ops = time_breakdown.get(WITHOUT_PEAKS, 0.0)
         part = f"{100 * in_ops / wall:.0f}% of this program's {_ms(wall)} ms is inside torch's ops"
         return part
-    percent = 100 * time_breakdown[USEFUL] / (wall * share)
-    shown = f"{percent:.0f}%" if round(percent) else "under 1%"
-    shown = rough.percents(percent, wall) if rough else shown
+    shown = rough.percents(100 * achieved, wall) if rough else percents(100 * achieved, wall)
     useful = f"runs at {shown} of what this machine can do{held}"
     if not shown:
         useful = "was disturbed too much to tell how near it runs to what this machine can do"

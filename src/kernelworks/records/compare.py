@@ -7,9 +7,10 @@ more than the noise.
 | benches (``kernelworks bench --json``, ``--save``) | our time of each case | |
 | the suite (``benchmarks/programs.py``) | each program under each mode, over its own eager | |
 
-The noise of a difference is that of both figures together, 2% at the least. Of a figure that was taken while others
-used the machine (it is rough, or loud) nobody says that it got slower, and no time on one kind of machine is held
-against a time on another.
+The noise of a difference is that of both figures together, 2% at the least; a wall clock's is the interval that its
+record shows. Of a figure that was taken while others used the machine (it is rough, or loud) nobody says that it got
+slower, and no time on one kind of machine is held against a time on another. What others took of a program's cores (CPU
+contention) is no time of the program's: it is left out of the wall clocks that are compared.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from typing import Any
 
 from kernelworks.records.base import Record
 from kernelworks.records.json_text import parse_json
+from kernelworks.records.wall_clocks import CONTENTION, half_spread
 
 __all__ = ["AMBIGUOUS", "SAME", "SLOWER", "ComparedFigure", "Comparison", "NoRecord", "compare"]
 
 OUR_VARIANT = "kernelworks"  # the variant of a bench that is judged
 LEAST_NOISE = 0.02  # of a time: two runs of one program are seldom nearer
 SAME, SLOWER, AMBIGUOUS = "", "slower", "ambiguous"
+CONTENTION_NOTE = "without CPU contention"
 
 
 class NoRecord(ValueError):
@@ -57,6 +60,11 @@ class ComparedFigure:
     def exceeds_noise(self) -> bool:
         """Whether the difference is more than noise."""
         return abs(self.after - self.before) > self.noise
+
+    @property
+    def is_change_known(self) -> bool:
+        """Whether the first figure stands out of the noise: a share of nothing says nothing."""
+        return self.before > self.noise
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ class _Figure:
     unit: str = "s"
     judged: bool = True
     rough: bool = False
+    contention: float = 0.0  # of `value`
 
 
 @dataclass(frozen=True)
@@ -104,24 +113,27 @@ class _Read:
 def _diagnosis(found: Mapping[str, Any]) -> _Read:
     fix = found.get("fix") or {}
     wall = float(found["wall_s"])
-    noise, rough = float(fix.get("noise_s") or 0.0), bool(found.get("rough"))
-    figures = {"wall clock": _Figure(wall, noise, rough=rough)}
+    rough, breakdown = bool(found.get("rough")), found["time_breakdown"]
+    noise = max(float(fix.get("noise_s") or 0.0), half_spread([float(wall) for wall in found.get("walls_s", ())]))
+    figures = {"wall clock": _Figure(wall, noise, rough=rough, contention=float(breakdown.get(CONTENTION, 0.0)))}
     if fix.get("rounds"):
         figures["wall clock with the fix"] = _Figure(
             float(fix["after_s"]), noise, rough=rough or bool(fix.get("ambiguous"))
         )
     parts: dict[str, float] = {}
     for hotspot in found["hotspots"]:
+        if hotspot["op"] == CONTENTION:  # the time breakdown has it
+            continue
         name = " ".join(word for word in (hotspot["op"], hotspot["module"], hotspot["source"]) if word)
         parts[name] = parts.get(name, 0.0) + float(hotspot["seconds"])
-    parts |= {f"time breakdown: {name}": float(seconds) for name, seconds in found["time_breakdown"].items()}
+    parts |= {f"time breakdown: {name}": float(seconds) for name, seconds in breakdown.items()}
     share = max(noise / wall, LEAST_NOISE) if wall else 0.0
     figures |= {name: _Figure(seconds, share * wall, judged=False, rough=rough) for name, seconds in parts.items()}
     head = {
         "program": found["program"], "machine": found["peaks"]["name"], "kind": found["peaks"].get("kind", ""),
         "threads": found["threads"], "date": found["date"], "versions": found["versions"],
     }  # fmt: skip
-    busy = found.get("ambiguous", "") or ("" if found["time_breakdown"] else "it has no figures")
+    busy = found.get("ambiguous", "") or ("" if breakdown else "it has no figures")
     return _Read("diagnoses", head, figures, busy=busy)
 
 
@@ -209,6 +221,14 @@ def _remarks(first: _Read, second: _Read) -> list[str]:
     return said
 
 
+def _without_contention(name: str, was: _Figure, now: _Figure) -> tuple[str, _Figure, _Figure]:
+    """A figure of both records, as the program alone has it."""
+    if not (was.contention or now.contention):
+        return name, was, now
+    one, other = (dataclasses.replace(each, value=each.value - each.contention) for each in (was, now))
+    return f"{name} {CONTENTION_NOTE}", one, other
+
+
 def _verdict(found: Comparison, reads: tuple[_Read, _Read]) -> str:
     if found.limit is None:
         return SAME
@@ -241,7 +261,7 @@ def compare(first: str | Path, second: str | Path, *, limit: float | None = None
         raise NoRecord(f"{first} and {second} have no figure in common")
     compared = []
     for name in both:
-        was, now = one.figures[name], other.figures[name]
+        name, was, now = _without_contention(name, one.figures[name], other.figures[name])
         noise = max(math.hypot(was.noise, now.noise), LEAST_NOISE * statistics.mean((was.value, now.value)))
         compared.append(ComparedFigure(name, was.value, now.value, noise, was.unit, was.judged, was.rough or now.rough))
     apart = tuple(tuple(n for n in a.figures if n not in b.figures) for a, b in ((one, other), (other, one)))

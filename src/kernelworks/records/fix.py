@@ -37,6 +37,7 @@ class TriedOptimization:
     how: str = ""  # where the prediction comes from
     noise_s: float | None = None  # a gain or loss below this is not significant; None if it was not measured
     needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
+    rough: bool = False  # other processes used the machine while it was measured: ``why`` says what they took
 
     @property
     def applied(self) -> bool:

@@ -15,6 +15,7 @@ from kernelworks.report.table import Table
 __all__ = ["comparison", "markdown", "sentence"]
 
 MOST_PARTS = 12
+NO_VERDICT = "no verdict (rough)"
 
 
 def comparison(found: Comparison) -> RenderableType:
@@ -73,9 +74,9 @@ def _judged_and_moved(found: Comparison) -> tuple[list[ComparedFigure], list[Com
 
 
 def _change(item: ComparedFigure) -> tuple[str, str]:
-    change = f"{100 * item.change:+.1f}%" if abs(item.change) < 100 else "appeared"
-    change = change if item.after or not item.before else "gone"
-    return change, f"{100 * item.noise / item.before:.1f}%" if item.before else "-"
+    if not item.is_change_known:
+        return "appeared" if item.exceeds_noise and item.after > item.before else "-", _value(item.noise, item.unit)
+    return f"{100 * item.change:+.1f}%" if item.after else "gone", f"{100 * item.noise / item.before:.1f}%"
 
 
 def _more(count: int) -> str:
@@ -105,10 +106,11 @@ def _table(items: list[ComparedFigure]) -> Table:
 
 
 def _word(item: ComparedFigure) -> tuple[str, str]:
+    if item.rough:
+        return NO_VERDICT, "yellow"
     if not item.exceeds_noise:
         return "same within the noise", "dim"
-    word, style = ("slower", "red") if item.after > item.before else ("faster", "green")
-    return (f"{word}, rough", "yellow") if item.rough else (word, style)
+    return ("slower", "red") if item.after > item.before else ("faster", "green")
 
 
 def sentence(found: Comparison) -> str:
@@ -116,6 +118,9 @@ def sentence(found: Comparison) -> str:
     judged = [c for c in found.compared if c.judged]
     slower, faster = found.slower(), [c for c in judged if c.exceeds_noise and not c.rough and c.change < 0]
     said = f"{len(judged)} {'figure' if len(judged) == 1 else 'figures'}: {len(slower)} slower, {len(faster)} faster"
+    rough = sum(c.rough for c in judged)
+    if rough:
+        said += f", {rough} without a verdict (rough)"
     if found.limit is None:
         return said
     asked = f"slower by more than {100 * found.limit:g}%"

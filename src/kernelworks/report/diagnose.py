@@ -1,10 +1,9 @@
 """A diagnosis on the terminal, to be read in ten seconds: the result and what to do next, then where the time goes, the
-hotspots, the optimizations, and the next steps again."""
+hotspots, the optimizations, and the other steps."""
 
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable
 
 from rich import box
@@ -13,8 +12,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelworks.records import CounterCheck, Diagnosis, KernelTime
+from kernelworks.records.wall_clocks import half_spread
 from kernelworks.report import quantity
-from kernelworks.report.fix import optimizations, result_lines
+from kernelworks.report.fix import contended_gain, optimizations, result_lines
 from kernelworks.report.hotspots import MOST_COLUMNS, hotspots, sort_worst_first
 from kernelworks.report.next_steps import Files, next_steps, step_lines
 from kernelworks.report.table import Table
@@ -28,7 +28,6 @@ __all__ = [
 ]  # fmt: skip
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
-FEW_RUNS = 4  # fewer than these have no quartiles
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -44,9 +43,9 @@ def diagnosis(record: Diagnosis, width: int, *, verbose: bool = False, files: Fi
     parts: list[RenderableType] = [*lines]
     if record.hotspots or not record.ambiguous:
         parts += [Text(), *_measured(record, width, verbose=verbose)]
-    if len(steps) > 1:
+    if len(steps) > 1:  # the first stands on top
         parts += [Text(), section("next steps")]
-        for number, step in enumerate(steps, 1):
+        for number, step in enumerate(steps[1:], 2):
             parts += step_lines(step, width, 4, f" {number}.")
     if files is not None and (files.page or files.record):
         parts += [Text(), *_files(files)]
@@ -142,8 +141,7 @@ def _wall(record: Diagnosis) -> str:
     said = f"{quantity.seconds(record.wall_s)} per run"
     if len(walls) < 2:
         return said
-    quartiles = statistics.quantiles(walls, n=4) if len(walls) >= FEW_RUNS else [min(walls), 0.0, max(walls)]
-    spread = (quartiles[2] - quartiles[0]) / 2 / record.wall_s if record.wall_s else 0.0
+    spread = half_spread(walls) / record.wall_s if record.wall_s else 0.0
     return f"{said} (+-{quantity.percent(spread)}, {len(walls)} runs)"
 
 
@@ -158,7 +156,7 @@ def _result(record: Diagnosis, width: int) -> Iterable[Text]:
     if record.ambiguous:
         said = [headline(record)]
     elif fix is not None:
-        said = [*result_lines(fix, rough=record.rough), *said]
+        said = [*result_lines(fix, rough=record.rough), *filter(None, (contended_gain(record),)), *said]
     said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
     label = Text("RESULT", style="bold")
     for index, sentence in enumerate(said):

@@ -12,14 +12,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from kernelworks.records import Diagnosis
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
+from kernelworks.report.hotspots import NOTABLE_CONTENTION
 from kernelworks.report.next_steps import needs_allowing
 from kernelworks.report.table import Table
 from kernelworks.report.text_lines import Cell, cells, fold_items, folded_by_reason, paragraph, section
 
 __all__ = [
-    "cost_text", "error_text", "error_verdict", "fix", "gain_verdict", "optimizations", "plain_text", "result_lines",
+    "contended_gain", "cost_text", "count_outcomes", "error_text", "error_verdict", "fix", "gain_verdict",
+    "is_candidate", "optimizations", "plain_text", "reason_text", "result_lines", "speedup_text", "verdict_text",
 ]  # fmt: skip
 
 
@@ -52,12 +56,11 @@ def _outcome_lines(record: Fix) -> list[str]:
         why = f"No optimization applied: {record.ended}." if record.ended else "No optimization applied:"
         said = counts if record.ended else f"{counts[0].lower()}{counts[1:]}"
         return [f"{why} {said}", *took]
-    speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
     predicted = record.predicted_gain_s
     said = "not predicted" if predicted is None else f"{quantity.seconds(predicted)} predicted"
     times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
     return [
-        f"{times} per run: {speedup}.",
+        f"{times} per run: {speedup_text(record)}.",
         f"Gain: {said}, {quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
         *([counts] if record.optimizations else []),
         _errors(record),
@@ -75,6 +78,25 @@ def _time_text(record: Fix) -> list[str]:
     ]
 
 
+def contended_gain(record: Diagnosis) -> str:
+    """Which clock a gain and its prediction are of, if that is not the one of what is recoverable."""
+    taken, fix = record.time_breakdown.get(CONTENTION, 0.0), record.fix
+    if fix is None or not (fix.ambiguous or any(one.rough for one in fix.optimizations)):
+        return ""
+    if record.ambiguous or taken <= NOTABLE_CONTENTION * record.wall_s:
+        return ""
+    return (
+        "Gains, predicted and got, are of wall clocks with CPU contention in them; what is recoverable is of the "
+        f"program's own {quantity.seconds(record.wall_s - taken)}."
+    )
+
+
+def speedup_text(record: Fix) -> str:
+    """The speedup over the program as it was, and whether it is rough."""
+    speedup = quantity.ratio(record.before_s / record.after_s if record.after_s > 0 else None)
+    return f"{speedup}, rough" if record.ambiguous else speedup
+
+
 def count_outcomes(record: Fix) -> str:
     """How many optimizations were applied, rejected and not tried; advice is none of these."""
     found = [one.outcome for one in record.optimizations if is_candidate(one)]
@@ -84,8 +106,8 @@ def count_outcomes(record: Fix) -> str:
 
 
 def is_candidate(one: TriedOptimization) -> bool:
-    """Whether it has a place in the program and a fix could apply it."""
-    return bool(one.place) and not one.advice
+    """Whether a fix could apply it, here or in another program."""
+    return not one.advice
 
 
 def _errors(record: Fix) -> str:
@@ -133,7 +155,7 @@ def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable
     if verbose:
         for one in record.optimizations:
             if one not in tried:
-                yield from paragraph(f"{_name(one)}: {one.advice or one.why}", width, 13, f"  {_verdict(one)}")
+                yield from paragraph(f"{_name(one)}: {one.advice or one.why}", width, 13, f"  {verdict_text(one)}")
     else:
         left = _not_tried(record)
         yield from fold_items(left, width, 13, "  not tried", between="; ") if left else ()
@@ -162,13 +184,13 @@ def _without_figures_once(tried: Iterable[TriedOptimization]) -> list[TriedOptim
 def _tried(one: TriedOptimization, width: int) -> Iterable[Text]:
     """On a narrow terminal: what it does, and below it the figures that decided."""
     yield from paragraph(_name(one), width, 13, Text(f"  {one.outcome}", style=STYLES[one.outcome]))
-    yield from paragraph(f"{_predicted(one)} predicted, {_got(one)} got: {_reason(one)}", width, 13, style="dim")
+    yield from paragraph(f"{_predicted(one)} predicted, {_got(one)} got: {_with_mark(one)}", width, 13, style="dim")
 
 
 def _tried_wide(one: TriedOptimization, width: int) -> Iterable[Text]:
     start = NAME_CELLS + 2 - PREDICTED_CELLS - GOT_CELLS + 2
     what = paragraph(_name(one), NAME_CELLS, 4, "  ")
-    verdict = paragraph(f"{one.outcome}: {_reason(one)}".removesuffix(": "), width - start)
+    verdict = paragraph(f"{verdict_text(one)}: {reason_text(one)}".removesuffix(": "), width - start)
     verdict[0].stylize(STYLES[one.outcome], 0, len(one.outcome))
     first: list[tuple[Cell, int]] = [
         (what[0], NAME_CELLS + 2),
@@ -182,7 +204,11 @@ def _tried_wide(one: TriedOptimization, width: int) -> Iterable[Text]:
         yield cells([(name, start), (reason, 1)])
 
 
-def _reason(one: TriedOptimization) -> str:
+def _with_mark(one: TriedOptimization) -> str:
+    return f"rough, {reason_text(one)}" if one.rough else reason_text(one)
+
+
+def reason_text(one: TriedOptimization) -> str:
     """Why it was applied or rejected, if the figures do not say so."""
     measured = one.outcome == REJECTED and one.noise_s is not None and one.gain_s is not None
     if measured and abs(one.gain_s or 0.0) <= (one.noise_s or 0.0):
@@ -194,8 +220,9 @@ def _name(one: TriedOptimization) -> str:
     return f"{one.optimization}: {one.says}" if one.says else one.optimization
 
 
-def _verdict(one: TriedOptimization) -> str:
-    return "advice" if one.advice else one.outcome
+def verdict_text(one: TriedOptimization) -> str:
+    """What came of it; "applied, rough" if others used the machine while it was measured."""
+    return "advice" if one.advice else f"{one.outcome}, rough" if one.rough else one.outcome
 
 
 def _predicted(one: TriedOptimization) -> str:
@@ -274,7 +301,7 @@ def _optimization_table(record: Fix) -> Table:
             what.append(f"\n{one.place}", style="dim")
         style = "yellow" if one.advice else STYLES.get(one.outcome, "dim")
         figures = (_predicted(one), _got(one), cost_text(one), error_text(one))
-        table.add_row(Text(_verdict(one), style=style), what, *figures, one.advice or one.why)
+        table.add_row(Text(verdict_text(one), style=style), what, *figures, one.advice or one.why)
     return table
 
 
@@ -298,7 +325,7 @@ def error_text(one: TriedOptimization) -> str:
 def plain_text(record: Fix) -> str:
     """The same in lines of text."""
     lines = [
-        f"  {_verdict(one)}: {_name(one)}: {one.advice or one.why}"
+        f"  {verdict_text(one)}: {_name(one)}: {one.advice or one.why}"
         for one in sorted(record.optimizations, key=lambda one: not one.applied)
     ]
     return "\n".join([*result_lines(record), *lines])

@@ -9,6 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kernelworks.records import Diagnosis, Hotspot
+from kernelworks.records.peak_share import own_s
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
 from kernelworks.report.terminal import style_of
 from kernelworks.report.text_lines import (
@@ -21,7 +23,18 @@ from kernelworks.report.text_lines import (
     without_reason,
 )
 
-__all__ = ["CONTENTION", "bound_by", "hotspots", "sort_worst_first"]
+__all__ = [
+    "OWN_TIME",
+    "NOTABLE_CONTENTION",
+    "bound_by",
+    "hotspots",
+    "limit_s",
+    "own_share",
+    "predicted_s",
+    "recoverable",
+    "share_heading",
+    "sort_worst_first",
+]
 
 SHOWN_COUNT = 5  # the JSON and the page hold every hotspot
 MIN_GAIN_SHARE = 0.02  # of the wall clock: a smaller predicted gain does not put a hotspot before others
@@ -34,8 +47,10 @@ TIME, SHARE, PEAK, RECOVERABLE = -9, -7, -9, -14
 MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
 UNKNOWN = "-"  # without measured peaks: what is said of those once on top is not said of each hotspot
+NOTABLE_CONTENTION = 0.05  # of the wall clock: from here on shares are of the rest
+OF_WALL, OF_OWN = "of wall", "of own"
+OWN_TIME = "of own: the share of the program's own time, the wall clock without CPU contention"
 AT_THE_ROOFLINE = "at the roofline"
-CONTENTION = "CPU contention"  # no hotspot of the program's own: the time breakdown has it
 
 # A part of the time breakdown -> what bounds a hotspot whose time it is; "" where that is what bounds its work.
 CAUSES = {
@@ -60,10 +75,29 @@ def sort_worst_first(found: tuple[Hotspot, ...]) -> list[Hotspot]:
     """By the recoverable time if that is worth having, then by what the roofline allows, then by the time taken."""
 
     def worth(hotspot: Hotspot) -> tuple[float, float, float]:
-        promised = hotspot.high_s if hotspot.high_s * hotspot.share >= MIN_GAIN_SHARE * hotspot.seconds else 0.0
-        return -promised, -hotspot.allows_s, -hotspot.seconds
+        return -predicted_s(hotspot), -limit_s(hotspot), -hotspot.seconds
 
     return sorted(found, key=worth)
+
+
+def predicted_s(hotspot: Hotspot) -> float:
+    """The most that is predicted to be recoverable, as it is shown and sorted by; 0 if that is too little to say."""
+    return hotspot.high_s if hotspot.high_s * hotspot.share >= MIN_GAIN_SHARE * hotspot.seconds > 0 else 0.0
+
+
+def limit_s(hotspot: Hotspot) -> float:
+    """What would be recoverable at the roofline, by whatever means."""
+    return max(hotspot.allows_s, hotspot.high_s)
+
+
+def own_share(record: Diagnosis, seconds: float) -> float:
+    """A share of the wall clock; if others had the cores for much of that, of the program's own time."""
+    return seconds / _whole_s(record) if _whole_s(record) > 0 else 0.0
+
+
+def _whole_s(record: Diagnosis) -> float:
+    own = own_s(record.time_breakdown, record.wall_s)
+    return own if record.wall_s - own > NOTABLE_CONTENTION * record.wall_s else record.wall_s
 
 
 def causes(hotspot: Hotspot) -> dict[str, float]:
@@ -111,21 +145,30 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     width = min(width, MOST_COLUMNS)
     # Without measured peaks these columns may say nothing.
     told = not record.peaks.unknown or any(r.high_s or r.allows_s for r in shown)
-    figures = [("time", TIME), ("of wall", SHARE - 1)]
+    figures = [("time", TIME), (share_heading(record), SHARE - 1)]
     figures += [("of peak", PEAK), ("recoverable", RECOVERABLE)] if told else []
+    causes_told = any(bound_by(r) != UNKNOWN for r in shown)
+    figures += [("  bound by", 20)] if causes_told else []
     if width >= WIDE_COLUMNS:
-        yield section("hotspots", [("", _name_columns(width)), *figures, ("  bound by", 20)])
+        yield section("hotspots", [("", _name_columns(width)), *figures])
     else:
         yield section("hotspots")
-        yield cells([(Text(name, style="dim"), size) for name, size in [*figures, ("  bound by", 20)]], 1)
+        yield cells([(Text(name, style="dim"), size) for name, size in figures], 1)
     reasons = {} if verbose else shared_reasons(r.action for r in shown)
-    for lines in starmap(lambda i, r: _hotspot(i, r, width, reasons, told=told, verbose=verbose), enumerate(shown, 1)):
+    for lines in starmap(
+        lambda i, r: _hotspot(
+            i, r, width, reasons, own_share(record, r.seconds), told=told, causes_told=causes_told, verbose=verbose
+        ),
+        enumerate(shown, 1),
+    ):
         yield from lines
+    if share_heading(record) != OF_WALL:
+        yield from paragraph(OWN_TIME, width, 2, style="dim")
     for reason, count in reasons.items():
         yield from paragraph(f"{count} of these: {reason}", width, 2, style="dim")
     rest = [*notable[len(shown) :], *(r for r in ordered if id(r) not in notable_ids)]
     if rest:
-        part = quantity.percent(sum(r.share for r in rest), 1)
+        part = quantity.percent(own_share(record, sum(r.seconds for r in rest)), 1)
         said = f"{len(rest)} more, {quantity.seconds(sum(r.seconds for r in rest))} together ({part})"
         yield from paragraph(f"+ {said}" if shown else said, width, 2, style="dim")
     unmodelled = dict.fromkeys(r.op for r in rest if not r.modelled and r.op != CONTENTION)
@@ -135,21 +178,26 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
         yield from fold_items((*names, *more), width, 4, "    of them not modelled:", "dim")
 
 
+def share_heading(record: Diagnosis) -> str:
+    return OF_WALL if _whole_s(record) == record.wall_s else OF_OWN
+
+
 def _name_columns(width: int) -> int:
     return min(MOST_NAME_COLUMNS, width - CAUSE_COLUMNS + TIME + SHARE - 1 + PEAK + RECOVERABLE)
 
 
 def _hotspot(
-    number: int, hotspot: Hotspot, width: int, reasons: Container[str], *, told: bool, verbose: bool
+    number: int, hotspot: Hotspot, width: int, reasons: Container[str], share: float, *, told: bool, causes_told: bool,
+    verbose: bool,
 ) -> Iterable[Text]:  # fmt: skip
     figures: list[tuple[str | Text, int]] = [
         (quantity.seconds(hotspot.seconds), TIME),
-        (quantity.percent(hotspot.share), SHARE - 1),
+        (quantity.percent(share), SHARE - 1),
     ]
     if told:
-        figures += [(quantity.percent(hotspot.achieved), PEAK), (_recoverable(hotspot), RECOVERABLE)]
+        figures += [(quantity.percent(hotspot.achieved), PEAK), (recoverable(hotspot), RECOVERABLE)]
     figures.append(("  ", 2))
-    bound = bound_by(hotspot)
+    bound = bound_by(hotspot) if causes_told else ""
     cause = Text(bound, style=style_of(bound))
     if width >= WIDE_COLUMNS:
         columns = _name_columns(width)
@@ -189,8 +237,9 @@ def _name(number: int, hotspot: Hotspot, width: int) -> Text:
     return text
 
 
-def _recoverable(hotspot: Hotspot) -> str:
+def recoverable(hotspot: Hotspot) -> str:
     """What is predicted to be recoverable; "<=" what would be at the roofline; "-" if neither is known."""
-    if hotspot.high_s >= 1e-9:
+    if predicted_s(hotspot) >= 1e-9:
         return quantity.seconds_range(hotspot.low_s, hotspot.high_s)
-    return f"<= {quantity.seconds(hotspot.allows_s)}" if hotspot.allows_s >= 1e-9 else "-"
+    limit = limit_s(hotspot)
+    return f"<= {quantity.seconds(limit)}" if limit >= 1e-9 else "-"

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from kernelworks.records import Diagnosis, Fix, Hotspot
 from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
-from kernelworks.report.hotspots import CONTENTION
 from kernelworks.report.text_lines import command_lines, paragraph
 
 __all__ = ["MOST_STEPS", "Files", "Step", "command_text", "needs_allowing", "next_steps", "step_lines"]

@@ -147,7 +147,7 @@ def roofline(peaks: roofs.MachinePeaks, threads: int, found: Sequence[Hotspot] =
     _dots(axes, found, drawn)
     axes.grid(which="major", color=stand_in("line"), linewidth=0.5, alpha=0.5)
     axes.set_axisbelow(True)
-    at = "" if isinstance(peaks, GpuPeaks) else f" at {threads} threads"
+    at = "" if isinstance(peaks, GpuPeaks) else f" at {threads} thread{'s' * (threads != 1)}"
     text = svg_text(figure, f"Roofline of this machine{at}")
     for index, intensity, rate in dots:
         title = html.escape(_tooltip(found[index], intensity, rate))

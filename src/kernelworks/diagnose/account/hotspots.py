@@ -21,6 +21,7 @@ from kernelworks.profile.cost.results import results
 from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
 from kernelworks.records import Fix, Hotspot
 from kernelworks.records.fix import REJECTED
+from kernelworks.records.peak_share import WIDER
 
 __all__ = [
     "SMALL",
@@ -34,7 +35,6 @@ __all__ = [
 AT_THE_ROOFLINE = "at the roofline"  # an action; it is said from 80% of the roofline on
 SWAP = "swap in "  # an action begins so if it puts a kernel of ours in place of torch's
 SMALL = 0.005  # less than this share of the wall clock is not worth a word
-WIDER = 0.5  # each end of a rough interval moves out by this share of itself
 # What a user reads of the parts that no model covers.
 UNMODELLED_ADVICE = {
     NATIVE: "native code outside torch: not measured, so nothing is predicted",

@@ -40,13 +40,14 @@ from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KER
 from kernelworks.profile.timeline import CallRun, Cost, PlainRun, Timeline
 from kernelworks.profile.trace import Call
 from kernelworks.records import Peaks
+from kernelworks.records.wall_clocks import CONTENTION
 
 __all__ = ["FREE", "NATIVE", "OTHERS", "PARTS", "PREEMPTION", "PYTHON", "UNSEEN", "UNWATCHED_TIME", "WAITING", "Cpu"]
 
 DISPATCH, HOST = "dispatch", "Python overhead (host)"
 NATIVE, WAITING, OTHERS = "native code outside torch", "waiting", "other threads"
 UNWATCHED_TIME = "Python and framework, not attributed"
-PREEMPTION = "CPU contention"
+PREEMPTION = CONTENTION
 UNSEEN = frozenset({NATIVE, WAITING, OTHERS, UNWATCHED_TIME, PREEMPTION, COMMUNICATION})  # no model covers these
 PARTS = (
     USEFUL, MEMORY, COMPUTE, WITHOUT_PEAKS, DISPATCH, HOST, NATIVE, CUSTOM_KERNELS, WAITING, INPUT, COMMUNICATION,

@@ -82,6 +82,7 @@ class Try:
             cost_bytes=promise.cost_bytes, error_before=agreement.before, error_after=agreement.after,
             against=agreement.against, changes=self.candidate.changes, advice=self.candidate.advice, how=promise.how,
             noise_s=noise_between(self.turns) if before else None, needs_s=self.needs_s,
+            rough=self.found is not None and self.found.loud and self.why == str(self.found.noise),
         )  # fmt: skip
 
 

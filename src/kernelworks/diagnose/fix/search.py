@@ -472,7 +472,7 @@ class Search:
             one.remaining = (self.last.remaining if self.last is not None else 1.0) * (1 - one.saved_share)
             self.kept, self.last = in_order([*rest, one]), one
             scene.taken[:] = together.changes
-        said = f"ambiguous: {found.noise}" if found.loud else gain_text(gain, noise, statistics.median(before))
+        said = str(found.noise) if found.loud else gain_text(gain, noise, statistics.median(before))
         one.why = wrong or said
         remember(self, one, rivals, noise)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from html import escape
 
 from kernelworks.records import Diagnosis, Fix
-from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
+from kernelworks.records.peak_share import AT_PEAK, own_s, peak_share, recorded_peak_share
+from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
-from kernelworks.report.fix import gain_verdict
+from kernelworks.report.fix import count_outcomes, gain_verdict, speedup_text
+from kernelworks.report.hotspots import NOTABLE_CONTENTION
 
 __all__ = ["cards"]
 
-AT_PEAK, CONTENTION = "at peak", "CPU contention"  # parts of the time breakdown
 LEAST_MODELLED = 0.25  # if less of the time has a model, there is no share of the peak
 MOSTLY_MODELLED = 0.9  # if less, the card says of how much of the time it speaks
-NOTABLE_CONTENTION = 0.05  # of the wall clock
 
 
 def cards(record: Diagnosis) -> str:
@@ -44,25 +44,24 @@ def _wall(record: Diagnosis) -> str:
 
 def _share_of_peak(record: Diagnosis) -> str:
     """Of the time that the program had cores and that has a model."""
-    wall = record.wall_s - record.time_breakdown.get(CONTENTION, 0.0)
-    unmodelled = sum(h.seconds for h in record.hotspots if not h.modelled and h.op != CONTENTION)
-    share = 1 - min(1.0, unmodelled / wall) if wall > 0 else 0.0
+    found = peak_share(record.time_breakdown, record.hotspots, record.wall_s)
+    share = found.modelled if own_s(record.time_breakdown, record.wall_s) > 0 else 0.0
     peak = record.time_breakdown.get(AT_PEAK, 0.0)
     if share < LEAST_MODELLED:
         return _card("Share of the measured peak", "unknown", _small(f"{quantity.percent(1 - share)} has no model"))
     if AT_PEAK not in record.time_breakdown:
         return _card("Share of the measured peak", "unknown", _small("measured peaks are unknown"))
-    achieved = min(1.0, peak / (wall * share))
+    achieved, shown = min(1.0, found.achieved), recorded_peak_share(record)
+    if not shown:
+        return _card("Share of the measured peak", "unknown", _small("others disturbed it too much"))
     of = "" if share > MOSTLY_MODELLED else f", of the {quantity.percent(share)} of the time that has a model"
     meter = f'<div class="meter"><span style="width:{100 * achieved:.0f}%;background:var(--useful)"></span></div>'
-    return _card(
-        "Share of the measured peak", quantity.percent(achieved), meter, _small(f"{quantity.seconds(peak)} at peak{of}")
-    )
+    return _card("Share of the measured peak", shown, meter, _small(f"{quantity.seconds(peak)} at peak{of}"))
 
 
 def _recoverable(record: Diagnosis) -> str:
-    low, high = sum(h.low_s for h in record.hotspots), sum(h.high_s for h in record.hotspots)
-    roofline = sum(h.allows_s for h in record.hotspots)
+    left = [hotspot for hotspot in record.hotspots if not hotspot.applied]  # what a fix applied is its gain
+    low, high, roofline = sum(h.low_s for h in left), sum(h.high_s for h in left), sum(h.allows_s for h in left)
     limit = f"{quantity.seconds(roofline)} at the roofline (theoretical limit)" if roofline > high else ""
     figure = quantity.seconds_range(low, high)
     if high <= 0 and (AT_PEAK not in record.time_breakdown or record.ambiguous):
@@ -78,15 +77,9 @@ def _gain(record: Diagnosis) -> str:
     if fix is None:
         return _card("Applied gain", "not tried", _small("--fix tries optimizations and measures them"))
     if not fix.rounds or fix.refused:
-        return _card("Applied gain", "none", _small(_counts(fix)))
-    speedup = quantity.ratio(fix.before_s / fix.after_s) if fix.after_s > 0 else "-"
+        return _card("Applied gain", "none", _small(count_outcomes(fix)))
     times = f"{quantity.seconds(fix.before_s)} to {quantity.seconds(fix.after_s)}, {fix.rounds} rounds in alternation"
-    return _card("Applied gain", speedup, _gain_bars(fix), _small(gain_verdict(fix)), _small(times))
-
-
-def _counts(fix: Fix) -> str:
-    found = [one.outcome for one in fix.optimizations]
-    return ", ".join(f"{found.count(name)} {name}" for name in (APPLIED, REJECTED, NOT_TRIED) if name in found)
+    return _card("Applied gain", speedup_text(fix), _gain_bars(fix), _small(gain_verdict(fix)), _small(times))
 
 
 def _gain_bars(fix: Fix) -> str:

@@ -8,28 +8,33 @@ from html import escape
 from kernelworks.records import Diagnosis, Hotspot
 from kernelworks.records.program_run import SourceLines
 from kernelworks.report import plot, quantity
+from kernelworks.report.hotspots import OWN_TIME, bound_by, limit_s, own_share, predicted_s, recoverable, share_heading
 
 __all__ = ["FIRST_ROWS", "has_dot", "hotspot_table"]
 
 FIRST_ROWS = 12  # that are shown at first
 LEAST_CAUSE_SHARE = 0.005  # of a hotspot's time: less does not make it one with time of that cause
+SHARE = "Share"
+BELOW_ANY_PREDICTION_S = 1e9  # what only the roofline allows is sorted after all that is predicted
 COLUMNS = (
-    ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), ("Of wall", "number"), ("Bound by", ""),
+    ("Op, module, source", ""), ("Calls", "number"), ("Time", "number"), (SHARE, "number"), ("Bound by", ""),
     ("Achieved", "number"), ("Recoverable", "number"), ("Next action", ""),
 )  # fmt: skip
 
 
 def hotspot_table(record: Diagnosis) -> str:
+    heading = share_heading(record).capitalize()
     headings = "".join(
         f'<th scope="col" class="{kind}"{_sorted_by(name)}><button type="button">{name}</button></th>'
-        for name, kind in COLUMNS
+        for name, kind in ((heading if name == SHARE else name, kind) for name, kind in COLUMNS)
     )
-    bodies = "\n".join(_hotspot(number, hotspot) for number, hotspot in enumerate(record.hotspots, 1))
+    bodies = "\n".join(_hotspot(record, number, hotspot) for number, hotspot in enumerate(record.hotspots, 1))
     return (
-        '<section id="hotspots-section"><h2>Hotspots, largest recoverable time first</h2>\n'
+        '<section id="hotspots-section"><h2>Hotspots, largest predicted gain first</h2>\n'
         '<p class="note">Achieved is the share of the peak: the time that this machine needs at best for the '
         "hotspot's arithmetic and compulsory traffic, over the time it took. What is recoverable is what the next "
-        "action is predicted to bring; what only the roofline allows stands below it.</p>\n"
+        "action is predicted to bring; &lt;= is the most that the roofline allows, by whatever means, and comes after "
+        f"all that is predicted. {OWN_TIME if heading == 'Of own' else ''}</p>\n"
         f"{_filters(record, len(record.hotspots))}"
         f'<div class="scroll"><table class="sortable" id="hotspots" data-first="{FIRST_ROWS}">'
         f"<thead><tr>{headings}</tr></thead>\n{bodies}</table></div>\n"
@@ -57,38 +62,37 @@ def has_dot(hotspot: Hotspot) -> bool:
     return hotspot.flop > 0 and hotspot.bytes > 0 and hotspot.seconds > 0
 
 
-def _hotspot(number: int, hotspot: Hotspot) -> str:
+def _hotspot(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
     """A hotspot is a body of the table of its own: its row and, hidden at first, what is told of it beside. Its number
     is its place among the record's hotspots, from 1."""
     causes = {n: round(s, 9) for n, s in hotspot.parts.items() if s >= LEAST_CAUSE_SHARE * hotspot.seconds}
     told = f'id="hotspot-{number}" data-causes="{escape(json.dumps(causes))}"'
-    return f"<tbody {told}>{_row(number, hotspot)}{_detail(number, hotspot)}</tbody>"
+    return f"<tbody {told}>{_row(record, number, hotspot)}{_detail(number, hotspot)}</tbody>"
 
 
-def _row(number: int, hotspot: Hotspot) -> str:
-    time, share = quantity.seconds(hotspot.seconds), quantity.percent(hotspot.share, 1)
+def _row(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
+    time, share = quantity.seconds(hotspot.seconds), own_share(record, hotspot.seconds)
     achieved = -1.0 if hotspot.achieved is None else hotspot.achieved
     colour = f"var(--{plot.cause(hotspot.bottleneck)})"
-    chip = f'<span class="swatch" style="background:{colour}"></span> {escape(hotspot.bottleneck)}'
+    chip = f'<span class="swatch" style="background:{colour}"></span> {escape(bound_by(hotspot))}'
     peak = f'<div class="small">{escape(hotspot.peak)}</div>' if hotspot.peak else ""
     meter = ""
     if hotspot.achieved is not None:
         width = 100 * max(0.0, min(1.0, hotspot.achieved))
         meter = f'<div class="meter"><span style="width:{width:.0f}%;background:{colour}"></span></div>'
-    allows = ""
-    if hotspot.allows_s > hotspot.high_s:
-        allows = f'<div class="small">at the roofline {quantity.seconds(hotspot.allows_s)}</div>'
+    order = predicted_s(hotspot) or limit_s(hotspot) - BELOW_ANY_PREDICTION_S
     return (
         f'<tr class="hotspot"><td class="where" data-label=""><div>{_where(number, hotspot)}</div></td>'
         f'<td class="number" data-label="calls"><div>{hotspot.calls}</div></td>'
         f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}">'
         f'<div>{time}<div class="small of-cause"></div></div></td>'
-        f'<td class="number" data-label="of wall" data-value="{hotspot.share:.9g}"><div>{share}</div></td>'
+        f'<td class="number" data-label="{share_heading(record)}" data-value="{share:.9g}">'
+        f"<div>{quantity.percent(share, 1)}</div></td>"
         f'<td class="waits" data-label="bound by"><div>{chip}{peak}</div></td>'
         f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
         f"<div>{quantity.percent(hotspot.achieved)}{meter}</div></td>"
-        f'<td class="number" data-label="recoverable" data-value="{hotspot.high_s:.9g}">'
-        f"<div>{quantity.seconds_range(hotspot.low_s, hotspot.high_s)}{allows}</div></td>"
+        f'<td class="number" data-label="recoverable" data-value="{order:.9f}">'
+        f"<div>{escape(recoverable(hotspot))}</div></td>"
         f'<td class="action" data-label="next action"><div>{escape(hotspot.action)}</div></td></tr>'
     )
 
@@ -112,6 +116,7 @@ def _detail(number: int, hotspot: Hotspot) -> str:
     facts = (
         ("shapes", hotspot.shapes),
         ("time by cause", parts),
+        ("recoverable", _recoverable_both(hotspot)),
         ("work of all calls", _work(hotspot)),
         ("kernels", ", ".join(hotspot.kernels)),
         ("kernel after a swap", hotspot.op_kernel),
@@ -122,6 +127,12 @@ def _detail(number: int, hotspot: Hotspot) -> str:
         f'<tr class="detail script" id="detail-{number}" hidden><td colspan="{len(COLUMNS)}" data-label="">'
         f"<div>{code}<dl>{told}</dl>{dot}</div></td></tr>"
     )
+
+
+def _recoverable_both(hotspot: Hotspot) -> str:
+    predicted = f"predicted {quantity.seconds_range(hotspot.low_s, hotspot.high_s)}" if hotspot.high_s >= 1e-9 else ""
+    limit = f"at the roofline {quantity.seconds(limit_s(hotspot))}" if limit_s(hotspot) >= 1e-9 else ""
+    return ", ".join(part for part in (predicted, limit) if part)
 
 
 def _work(hotspot: Hotspot) -> str:

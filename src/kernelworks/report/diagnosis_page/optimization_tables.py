@@ -8,7 +8,7 @@ from html import escape
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, Fix, TriedOptimization
 from kernelworks.report import quantity
 from kernelworks.report.document import copied_code, text_list
-from kernelworks.report.fix import cost_text, error_text, error_verdict
+from kernelworks.report.fix import cost_text, error_text, error_verdict, is_candidate, reason_text, verdict_text
 
 __all__ = ["optimization_tables"]
 
@@ -18,7 +18,7 @@ SAID_WHEN_EMPTY = "No optimization was applied or rejected."
 
 def optimization_tables(fix: Fix) -> str:
     advice = [one for one in fix.optimizations if one.advice]
-    real = [one for one in fix.optimizations if not one.advice]
+    real = [one for one in fix.optimizations if is_candidate(one)]
     tried = [one for outcome in (APPLIED, REJECTED) for one in real if one.outcome == outcome]
     untried = [one for one in real if one.outcome == NOT_TRIED]
     parts = [
@@ -64,8 +64,15 @@ def _row(one: TriedOptimization) -> str:
     says = f": {escape(one.says)}" if one.says else ""
     place = f'<div class="small">{escape(one.place)}</div>' if one.place else ""
     kind = "good" if one.applied else "bad" if one.outcome == REJECTED else "small"
-    what = f'<b>{escape(one.optimization)}</b>{says}{place}<div class="{kind}">{escape(one.outcome)}</div>'
-    cells = (what, _time(one.predicted_gain_s), _time(one.gain_s), cost_text(one), error_text(one), escape(one.why))
+    what = f'<b>{escape(one.optimization)}</b>{says}{place}<div class="{kind}">{escape(verdict_text(one))}</div>'
+    cells = (
+        what,
+        _time(one.predicted_gain_s),
+        _time(one.gain_s),
+        cost_text(one),
+        error_text(one),
+        escape(reason_text(one)),
+    )
     return (
         "<tr>"
         + "".join(

@@ -26,6 +26,7 @@ from kernelworks.report.document import (
     text_list,
     versions_text,
 )
+from kernelworks.report.fix import contended_gain
 from kernelworks.report.next_steps import command_text, next_steps
 
 __all__ = ["SCRIPTS", "STYLES", "diagnosis_parts"]
@@ -37,7 +38,12 @@ MOST_KERNELS = 40
 
 def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
     """The parts of the page. Without figures it is the sentence that says why, and what to do."""
-    context = (record.peaks.name, f"{record.threads} threads", versions_text(record.versions), record.date)
+    context = (
+        record.peaks.name,
+        f"{record.threads} thread{'s' * (record.threads != 1)}",
+        versions_text(record.versions),
+        record.date,
+    )
     head = (f"<h1>{escape(record.program)}</h1>", context_line(context))
     if record.ambiguous and not record.hotspots:
         said = f'<p class="sentence">{escape(headline(record))}</p>'
@@ -75,6 +81,8 @@ def _warnings(record: Diagnosis) -> str:
         lines.append("The fix is not to be kept: its outputs are worse than the program's own.")
     if fix is not None and fix.ambiguous:
         lines.append(f"The fix was measured while {fix.ambiguous}.")
+    currency = contended_gain(record)
+    lines += [currency] if currency else []
     return "".join(f'<p class="warning">{escape(line)}</p>' for line in lines)
 
 
