@@ -3,9 +3,10 @@
 // threads: 1
 // rows: 8
 // loads: L1 8
-// hypothesis: The formula as it is written, a query at a time: a score for every key, their exponentials and their sum,
-//   and each output as a sum over the keys. Every multiply-add of a score and of an output waits for the addition before
-//   it (4 cycles), and the outputs read V down its columns, 256 bytes apart. So this is bound by latency.
+// hypothesis: The formula as it is written, a query at a time: a score for every key, their exponentials and their
+//   sum, and each output as a sum over the keys. Every multiply-add of a score and of an output waits for the
+//   addition before it (4 cycles), and the outputs read V down its columns, 256 bytes apart. So this is bound by
+//   latency.
 // next: Neighbouring outputs do not depend on each other, and their numbers of V lie side by side.
 #include <cmath>
 #include <cstdint>

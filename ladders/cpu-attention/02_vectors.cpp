@@ -3,9 +3,9 @@
 // threads: 1
 // rows: 64
 // loads: L1 7
-// hypothesis: A score is eight lanes of sums in four chains; the outputs of a query are summed side by side, key by key,
-//   so V is read in the order in which it lies. A pair of a query and a key then takes some ten cycles for its score,
-//   some twelve for its outputs and some fifteen for its exponential, and not five hundred.
+// hypothesis: A score is eight lanes of sums in four chains; the outputs of a query are summed side by side, key by
+//   key, so V is read in the order in which it lies. A pair of a query and a key then takes some ten cycles for its
+//   score, some twelve for its outputs and some fifteen for its exponential, and not five hundred.
 // predicts: 12
 // next: A call of the mathematical library for each exponential is as much as either product.
 #include <algorithm>
@@ -28,7 +28,8 @@ static float dot(int64_t D, const float* q, const float* k) {
     int64_t d = 0;
     for (; d + CHAINS * LANES <= D; d += CHAINS * LANES)
 #pragma GCC unroll 4
-        for (int c = 0; c < CHAINS; ++c) sum[c] += *(const Vector*)(q + d + c * LANES) * *(const Vector*)(k + d + c * LANES);
+        for (int c = 0; c < CHAINS; ++c)
+            sum[c] += *(const Vector*)(q + d + c * LANES) * *(const Vector*)(k + d + c * LANES);
     float total = added((sum[0] + sum[1]) + (sum[2] + sum[3]));
     for (; d < D; ++d) total += q[d] * k[d];
     return total;

@@ -3,11 +3,11 @@
 // threads: 1
 // rows: 64
 // loads: L1 7
-// hypothesis: A polynomial in vectors, two or three cycles for each exponential and not fifteen (the ladder of softmax
-//   has it alone). What is left are the two products.
+// hypothesis: A polynomial in vectors, two or three cycles for each exponential and not fifteen (the ladder of
+//   softmax has it alone). What is left are the two products.
 // predicts: 1.5
-// next: A multiply-add of a score loads two vectors, and one of the outputs loads two and stores one: a core loads two
-//   vectors a cycle, and could multiply two.
+// next: A multiply-add of a score loads two vectors, and one of the outputs loads two and stores one: a core loads
+//   two vectors a cycle, and could multiply two.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -46,7 +46,8 @@ static float dot(int64_t D, const float* q, const float* k) {
     int64_t d = 0;
     for (; d + CHAINS * LANES <= D; d += CHAINS * LANES)
 #pragma GCC unroll 4
-        for (int c = 0; c < CHAINS; ++c) sum[c] += *(const Vector*)(q + d + c * LANES) * *(const Vector*)(k + d + c * LANES);
+        for (int c = 0; c < CHAINS; ++c)
+            sum[c] += *(const Vector*)(q + d + c * LANES) * *(const Vector*)(k + d + c * LANES);
     float total = added((sum[0] + sum[1]) + (sum[2] + sum[3]));
     for (; d < D; ++d) total += q[d] * k[d];
     return total;

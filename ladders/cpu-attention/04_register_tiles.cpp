@@ -4,8 +4,8 @@
 // multiples: D 16
 // loads: L1 0.92, L3 0.67
 // hypothesis: Both products are matrix products. Six queries meet sixteen keys in twelve registers, and six rows of
-//   probabilities meet sixteen columns of V: two vectors and six single numbers are loaded for twelve multiply-adds, and
-//   twelve chains hide the latency. Keys and queries are packed in the order in which the tile reads them. The
+//   probabilities meet sixteen columns of V: two vectors and six single numbers are loaded for twelve multiply-adds,
+//   and twelve chains hide the latency. Keys and queries are packed in the order in which the tile reads them. The
 //   exponentials are as many as before. K and V, 1 MiB, now pass for six queries at a time and not for one.
 // predicts: 2.5
 // next: Six rows of 2048 scores are 48 KiB: they are written through L1, read for their exponentials, and read again.
@@ -45,7 +45,8 @@ static float added(Vector sum) {
 // p becomes exp(p - largest), `count` of them, a multiple of LANES; returns their sum.
 static float exponentials(int64_t count, float* p, float largest) {
     Vector sum = {};
-    for (int64_t j = 0; j < count; j += LANES) sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
+    for (int64_t j = 0; j < count; j += LANES)
+        sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
     return added(sum);
 }
 
@@ -79,7 +80,8 @@ static void score_tile(int64_t D, const float* q, const float* k, float* s, int6
 }
 
 // o[row, D] = o * factor[row] + p[row, count] v[count, D]
-static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor, float* o) {
+static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor,
+                  float* o) {
     for (int64_t d = 0; d < D; d += 2 * LANES) {
         Vector sum[ROWS][2];
 #pragma GCC unroll 6

@@ -3,10 +3,10 @@
 // threads: 1
 // multiples: D 16
 // loads: L1 0.92, L3 0.67
-// hypothesis: 128 keys at a time: their scores, 3 KiB for six queries, never leave L1. A row's largest score is not known
-//   before its last key, so the largest so far is used, and whenever a larger one comes, what was summed is multiplied
-//   by the exponential of the difference. That is exact. The maximum is taken in vectors on the way. No buffer grows
-//   with Lk any more.
+// hypothesis: 128 keys at a time: their scores, 3 KiB for six queries, never leave L1. A row's largest score is not
+//   known before its last key, so the largest so far is used, and whenever a larger one comes, what was summed is
+//   multiplied by the exponential of the difference. That is exact. The maximum is taken in vectors on the way. No
+//   buffer grows with Lk any more.
 // predicts: 1.25
 // next: K and V, 1 MiB, do not fit L2 of every machine, and come from L3 again for every six queries.
 #include <algorithm>
@@ -54,7 +54,8 @@ static float added(Vector sum) {
 // p becomes exp(p - largest), `count` of them, a multiple of LANES; returns their sum.
 static float exponentials(int64_t count, float* p, float largest) {
     Vector sum = {};
-    for (int64_t j = 0; j < count; j += LANES) sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
+    for (int64_t j = 0; j < count; j += LANES)
+        sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
     return added(sum);
 }
 
@@ -88,7 +89,8 @@ static void score_tile(int64_t D, const float* q, const float* k, float* s, int6
 }
 
 // o[row, D] = o * factor[row] + p[row, count] v[count, D]
-static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor, float* o) {
+static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor,
+                  float* o) {
     for (int64_t d = 0; d < D; d += 2 * LANES) {
         Vector sum[ROWS][2];
 #pragma GCC unroll 6

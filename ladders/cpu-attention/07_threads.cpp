@@ -3,8 +3,8 @@
 // threads: 1, all
 // multiples: D 16
 // loads: L1 0.92, L2 0.67, L3 0.084
-// hypothesis: Blocks of queries share K and V and nothing else, and the keys are packed once, by one core. Sixteen blocks
-//   go to the cores in equal parts, which two of them divide evenly.
+// hypothesis: Blocks of queries share K and V and nothing else, and the keys are packed once, by one core. Sixteen
+//   blocks go to the cores in equal parts, which two of them divide evenly.
 // predicts: 1.9
 // next: The multipliers, and the exponentials, which are a tenth of the instructions and use the same units: one for
 //   each pair of a query and a key, whatever D is.
@@ -54,7 +54,8 @@ static float added(Vector sum) {
 // p becomes exp(p - largest), `count` of them, a multiple of LANES; returns their sum.
 static float exponentials(int64_t count, float* p, float largest) {
     Vector sum = {};
-    for (int64_t j = 0; j < count; j += LANES) sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
+    for (int64_t j = 0; j < count; j += LANES)
+        sum += *(Vector*)(p + j) = exponential(*(const Vector*)(p + j) - largest);
     return added(sum);
 }
 
@@ -88,7 +89,8 @@ static void score_tile(int64_t D, const float* q, const float* k, float* s, int6
 }
 
 // o[row, D] = o * factor[row] + p[row, count] v[count, D]
-static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor, float* o) {
+static void weigh(int64_t count, int64_t D, const float* p, int64_t stride, const float* v, const float* factor,
+                  float* o) {
     for (int64_t d = 0; d < D; d += 2 * LANES) {
         Vector sum[ROWS][2];
 #pragma GCC unroll 6
@@ -154,8 +156,8 @@ extern "C" [[gnu::visibility("default")]] void attention(int64_t Lq, int64_t Lk,
             std::fill(o.begin(), o.end(), 0.0f);
             for (int64_t j = 0; j < Lk; j += TILE)
                 for (int64_t x = 0; x < panels; ++x)
-                    take(std::min(TILE, Lk - j), D, queries.data() + x * ROWS * D, keys.data() + j * D, V + j * D, known[x],
-                         o.data() + x * ROWS * D);
+                    take(std::min(TILE, Lk - j), D, queries.data() + x * ROWS * D, keys.data() + j * D, V + j * D,
+                     known[x], o.data() + x * ROWS * D);
             for (int64_t i = 0; i < rows; ++i)
                 for (int64_t d = 0; d < D; ++d) O[(begin + i) * D + d] = o[i * D + d] / known[i / ROWS].total[i % ROWS];
         }

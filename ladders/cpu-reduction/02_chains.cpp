@@ -2,8 +2,8 @@
 // target: avx2
 // threads: 1
 // loads: L1 8, DRAM 8
-// hypothesis: Four sums that do not wait for each other fill the 4 cycles. A number is then a load with a conversion and
-//   an addition, which a core does about once a cycle: four times as quick.
+// hypothesis: Four sums that do not wait for each other fill the 4 cycles. A number is then a load with a conversion
+//   and an addition, which a core does about once a cycle: four times as quick.
 // predicts: 3.5
 // next: A conversion and an addition for each number. A vector does several at once.
 #include <cstdint>

@@ -2,9 +2,9 @@
 // target: avx2
 // threads: 1
 // loads: L1 8, DRAM 8
-// hypothesis: Within a block of 4096 numbers float is exact enough: each of 32 lanes adds 128 of them. Eight numbers are
-//   one instruction with its load, none is converted, and a block ends in double. 32 numbers take some 4 cycles, less
-//   than memory takes to bring them: memory is what is left.
+// hypothesis: Within a block of 4096 numbers float is exact enough: each of 32 lanes adds 128 of them. Eight numbers
+//   are one instruction with its load, none is converted, and a block ends in double. 32 numbers take some 4 cycles,
+//   less than memory takes to bring them: memory is what is left.
 // predicts: 1.7
 // next: The prefetcher follows the stream to the end of a page of 4 KiB, and has to find out about the next one.
 #include <algorithm>

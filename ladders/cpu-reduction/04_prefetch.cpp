@@ -2,8 +2,8 @@
 // target: avx2
 // threads: 1
 // loads: L1 8, DRAM 8
-// hypothesis: The line that is needed a page from now is asked for by an instruction, which knows no end of a page, so
-//   the stream does not stop there. Between two pages the prefetcher did well: a small gain.
+// hypothesis: The line that is needed a page from now is asked for by an instruction, which knows no end of a page,
+//   so the stream does not stop there. Between two pages the prefetcher did well: a small gain.
 // predicts: 1.1
 // next: One core has only so many requests to memory under way. The other cores' are not used.
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr int LANES = 8, CHAINS = 4;
 constexpr int64_t BLOCK = 4096;  // 128 additions in each lane of each chain: the float sums stay short
 constexpr int64_t AHEAD = 1024;  // numbers: a page
 
-// The sum of a block, and what comes 4 KiB after it is asked for: in float along the chains, in double over their lanes.
+// The sum of a block: in float along the chains, in double over their lanes. What lies a page ahead is asked for.
 static double block_sum(int64_t N, const float* x) {
     Vector sum[CHAINS] = {};
     int64_t n = 0;

@@ -2,8 +2,8 @@
 // target: avx2
 // threads: 1, all
 // loads: L1 8, DRAM 8
-// hypothesis: Each core adds up a part in one piece, and the parts' sums are added at the end in their order, so that two
-//   calls give the same bits. Each core brings its own requests; memory has room for some of them.
+// hypothesis: Each core adds up a part in one piece, and the parts' sums are added at the end in their order, so that
+//   two calls give the same bits. Each core brings its own requests; memory has room for some of them.
 // predicts: 1.6
 // next: One stream of addresses a core: one bank of memory after the other, each row of it opened and closed in turn.
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int LANES = 8, CHAINS = 4;
 constexpr int64_t BLOCK = 4096;  // 128 additions in each lane of each chain: the float sums stay short
 constexpr int64_t AHEAD = 1024;  // numbers: a page
 
-// The sum of a block, and what comes 4 KiB after it is asked for: in float along the chains, in double over their lanes.
+// The sum of a block: in float along the chains, in double over their lanes. What lies a page ahead is asked for.
 static double block_sum(int64_t N, const float* x) {
     Vector sum[CHAINS] = {};
     int64_t n = 0;

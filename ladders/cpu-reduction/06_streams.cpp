@@ -2,12 +2,12 @@
 // target: avx2
 // threads: 1, all
 // loads: L1 8, DRAM 8
-// hypothesis: Four streams a core, each a quarter of its part away from the next: one that has come to the end of a page
-//   does not hold up the others, and several rows of memory are open at a time. The lanes' sums are 256 additions long
-//   now. Memory was busy most of the time: a small gain.
+// hypothesis: Four streams a core, each a quarter of its part away from the next: one that has come to the end of a
+//   page does not hold up the others, and several rows of memory are open at a time. The lanes' sums are 256
+//   additions long now. Memory was busy most of the time: a small gain.
 // predicts: 1.08
-// next: Memory. A number crosses once and is added once: fewer bytes for each, as bfloat16 has, or no pass at all, a sum
-//   that is taken where the numbers are made.
+// next: Memory. A number crosses once and is added once: fewer bytes for each, as bfloat16 has, or no pass at all, a
+//   sum that is taken where the numbers are made.
 #include <algorithm>
 #include <cstdint>
 #include <omp.h>
@@ -18,7 +18,7 @@ constexpr int LANES = 8, CHAINS = 4, STREAMS = 4;
 constexpr int64_t BLOCK = 4096;  // at most 256 additions in each lane: the float sums stay short
 constexpr int64_t AHEAD = 1024;  // numbers: a page
 
-// The sum of a block, and what comes 4 KiB after it is asked for: in float along the chains, in double over their lanes.
+// The sum of a block: in float along the chains, in double over their lanes. What lies a page ahead is asked for.
 static double block_sum(int64_t N, const float* x) {
     Vector sum[CHAINS] = {};
     int64_t n = 0;

@@ -51,7 +51,7 @@ PROBLEM = Problem(
     title="the sum of a vector on the CPU, s = sum of x[n]",
     symbol="sum",
     signature=(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
-    size={"N": 1 << 23},
+    size={"N": 8_388_608},
     verification_sizes=({"N": 1}, {"N": 3}, {"N": 33}, {"N": 1000}, {"N": 8191}, {"N": 65_537}, {"N": 100_000}),
     inputs=inputs,
     shape=lambda size: (1,),

@@ -2,9 +2,9 @@
 // target: avx2
 // threads: 1
 // loads: DRAM 18
-// hypothesis: The formula as a framework runs it that has a kernel for each operation: the squares of all of x, then a
-//   mean of each row, then x times the root's inverse, then that times w. What one operation leaves, 32 MiB, is in no
-//   cache when the next one asks for it. Each element crosses to or from memory nine times, since a line must be
+// hypothesis: The formula as a framework runs it that has a kernel for each operation: the squares of all of x, then
+//   a mean of each row, then x times the root's inverse, then that times w. What one operation leaves, 32 MiB, is in
+//   no cache when the next one asks for it. Each element crosses to or from memory nine times, since a line must be
 //   fetched before it is written to; twice would do.
 // next: Nothing of a row needs another row. Do all operations on one row while it is near.
 #include <cmath>

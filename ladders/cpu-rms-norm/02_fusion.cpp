@@ -2,9 +2,9 @@
 // target: avx2
 // threads: 1
 // loads: DRAM 6
-// hypothesis: A row of 16 KiB fits L1. It is fetched once, for its sum; when it is multiplied it is still there, and no
-//   square is ever stored. Of nine crossings three are left: x comes, y's line comes and goes. The additions still wait
-//   for each other, 4 cycles each, which is now the larger part of the time.
+// hypothesis: A row of 16 KiB fits L1. It is fetched once, for its sum; when it is multiplied it is still there, and
+//   no square is ever stored. Of nine crossings three are left: x comes, y's line comes and goes. The additions still
+//   wait for each other, 4 cycles each, which is now the larger part of the time.
 // predicts: 2
 // next: One chain of additions, and the compiler may not break it up: floating-point addition is not associative. Say
 //   in the source that there are several sums.

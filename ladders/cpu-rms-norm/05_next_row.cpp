@@ -2,9 +2,9 @@
 // target: avx2
 // threads: 1
 // loads: DRAM 4
-// hypothesis: With every line that is written, the line of the next row at the same place is asked for: memory reads and
-//   writes at once, and the next sum finds its row in a cache. Two rows are 32 KiB, as much as L1 holds beside nothing
-//   else, so some of it comes from L2; that is still near.
+// hypothesis: With every line that is written, the line of the next row at the same place is asked for: memory reads
+//   and writes at once, and the next sum finds its row in a cache. Two rows are 32 KiB, as much as L1 holds beside
+//   nothing else, so some of it comes from L2; that is still near.
 // predicts: 1.2
 // next: One core has only so many requests to memory under way. The other cores' are not used.
 #include <cmath>
@@ -31,7 +31,8 @@ static float sum_of_squares(int64_t N, const float* x) {
     return total;
 }
 
-// y = x * inverse * w; meanwhile the row of x after this one is asked for. A vector that is stored past the caches must lie on a boundary of 32 bytes.
+// y = x * inverse * w; meanwhile the row of x after this one is asked for. A vector that is stored past the caches
+// must lie on a boundary of 32 bytes.
 static void scale(int64_t N, const float* x, const float* w, float* y, float inverse) {
     int64_t n = 0;
     for (; n < N && (uintptr_t)(y + n) % 32; ++n) y[n] = x[n] * inverse * w[n];

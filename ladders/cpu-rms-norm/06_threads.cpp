@@ -2,11 +2,12 @@
 // target: avx2
 // threads: 1, all
 // loads: DRAM 4
-// hypothesis: Rows share nothing but w, so each core takes a part of them, in one piece: it goes on from row to row, and
-//   what it asks for ahead is its own. One core used some two thirds of what memory has to give, so two gain half.
+// hypothesis: Rows share nothing but w, so each core takes a part of them, in one piece: it goes on from row to row,
+//   and what it asks for ahead is its own. One core used some two thirds of what memory has to give, so two gain
+//   half.
 // predicts: 1.5
-// next: Memory. Each byte crosses once, and what is left is not to move them at all: an operation before or after this
-//   one that works on the row while it is here, as a fused residual addition or a quantised output does.
+// next: Memory. Each byte crosses once, and what is left is not to move them at all: an operation before or after
+//   this one that works on the row while it is here, as a fused residual addition or a quantised output does.
 #include <cmath>
 #include <cstdint>
 #include <immintrin.h>
@@ -31,7 +32,8 @@ static float sum_of_squares(int64_t N, const float* x) {
     return total;
 }
 
-// y = x * inverse * w; meanwhile the row of x after this one is asked for. A vector that is stored past the caches must lie on a boundary of 32 bytes.
+// y = x * inverse * w; meanwhile the row of x after this one is asked for. A vector that is stored past the caches
+// must lie on a boundary of 32 bytes.
 static void scale(int64_t N, const float* x, const float* w, float* y, float inverse) {
     int64_t n = 0;
     for (; n < N && (uintptr_t)(y + n) % 32; ++n) y[n] = x[n] * inverse * w[n];

@@ -3,9 +3,9 @@
 // threads: 1
 // rows: 128
 // loads: DRAM 1.2
-// hypothesis: The formula as it is written: the largest, the sum of exponentials, and for every element its exponential
-//   once more, divided by the sum. An exponential is a call of the mathematical library, one element at a time, some
-//   fifteen cycles, and there are two for each element. Memory stands idle.
+// hypothesis: The formula as it is written: the largest, the sum of exponentials, and for every element its
+//   exponential once more, divided by the sum. An exponential is a call of the mathematical library, one element at a
+//   time, some fifteen cycles, and there are two for each element. Memory stands idle.
 // next: Half of the exponentials were there before.
 #include <cmath>
 #include <cstdint>

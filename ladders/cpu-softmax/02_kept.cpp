@@ -3,11 +3,12 @@
 // threads: 1
 // rows: 256
 // loads: DRAM 1.2
-// hypothesis: The exponentials of the sum are stored in y, and a last loop multiplies them by the inverse of their sum. A
-//   row of 16 KiB is still in L1 then, so the loop costs next to nothing beside a call for each element. Half the calls,
-//   half the time.
+// hypothesis: The exponentials of the sum are stored in y, and a last loop multiplies them by the inverse of their
+//   sum. A row of 16 KiB is still in L1 then, so the loop costs next to nothing beside a call for each element. Half
+//   the calls, half the time.
 // predicts: 1.9
-// next: The calls. An exponential is some multiply-adds, and vectors could do eight at once if it were not in a library.
+// next: The calls. An exponential is some multiply-adds, and vectors could do eight at once if it were not in a
+//   library.
 #include <cmath>
 #include <cstdint>
 

@@ -3,9 +3,9 @@
 // threads: 1
 // loads: DRAM 1.2
 // hypothesis: exp(x) = 2^k exp(r) with k whole and |r| at most half of ln 2: k goes into the exponent's bits, and a
-//   polynomial of degree 7 gives exp(r). Some twenty instructions do that for eight elements, so some seven cycles and
-//   not more than a hundred. The search for the largest, one element at a time, each waiting 4 cycles for the
-//   one before, was hidden beside the calls and is now most of the time.
+//   polynomial of degree 7 gives exp(r). Some twenty instructions do that for eight elements, so some seven cycles
+//   and not more than a hundred. The search for the largest, one element at a time, each waiting 4 cycles for the one
+//   before, was hidden beside the calls and is now most of the time.
 // predicts: 4
 // next: One chain of comparisons, as the formula has it. The largest of eight lanes each is as good.
 #include <cmath>

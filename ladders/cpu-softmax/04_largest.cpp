@@ -3,8 +3,8 @@
 // threads: 1
 // loads: DRAM 1.2
 // hypothesis: Four vectors of eight maxima each: 32 elements in about 4 cycles, as quick as L1 gives them, and memory
-//   brings a row more slowly than that. What is left is a cycle an element for the exponential, and 12 bytes of memory,
-//   which take about two.
+//   brings a row more slowly than that. What is left is a cycle an element for the exponential, and 12 bytes of
+//   memory, which take about two.
 // predicts: 2.5
 // next: Of 12 bytes that cross for an element, 4 are y's old line, which is fetched only to be overwritten.
 #include <cmath>

@@ -2,9 +2,9 @@
 // target: avx2
 // threads: 1
 // loads: DRAM 0.8
-// hypothesis: The exponentials are kept in a row of our own, which never leaves L1, and y is written once, whole lines
-//   past the caches, so that its old lines are not fetched: 8 bytes cross for an element and not 12. That is right only
-//   because 32 MiB of y would be in no cache when somebody reads it.
+// hypothesis: The exponentials are kept in a row of our own, which never leaves L1, and y is written once, whole
+//   lines past the caches, so that its old lines are not fetched: 8 bytes cross for an element and not 12. That is
+//   right only because 32 MiB of y would be in no cache when somebody reads it.
 // predicts: 1.3
 // next: While a row's exponentials are computed nothing comes from memory and nothing goes there.
 #include <cmath>

@@ -2,8 +2,8 @@
 // target: avx2
 // threads: 1
 // loads: DRAM 0.8
-// hypothesis: The exponentials take longer than memory takes to bring a row, so the lines of the next row are asked for,
-//   one with each 16 elements, while they are computed. Memory then works while the core does.
+// hypothesis: The exponentials take longer than memory takes to bring a row, so the lines of the next row are asked
+//   for, one with each 16 elements, while they are computed. Memory then works while the core does.
 // predicts: 1.3
 // next: One core. The other cores, and what they may ask memory for, are not used.
 #include <cmath>

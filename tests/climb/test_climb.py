@@ -16,6 +16,7 @@ from kernelworks.build.code_listing import parse_listing
 from kernelworks.cli import app
 from kernelworks.climb.assembly import _loops
 from kernelworks.climb.climber import unmeasured_result
+from kernelworks.climb.command import rewrite_documents
 from kernelworks.climb.compilation import compile_rung
 from kernelworks.climb.counters import METRICS, read_counters
 from kernelworks.climb.driver import SILENT_S, climb
@@ -84,6 +85,15 @@ def test_a_climb_verifies_and_times_every_rung(own: Ladder, ceilings: Peaks) -> 
     page = climb_page.page(record, sources(own))
     assert "Four independent accumulators" in page and 'class="line come"' in page and "https:" not in page
     assert "Predicted 4.00x" in worklog(record, sources(own))
+
+
+def test_a_rung_that_came_after_the_climb_has_no_figure(own: Ladder, ceilings: Peaks) -> None:
+    record = climb(own, 1, size={"M": 8, "N": 64}, known=ceilings, budget_s=0.01, watch=False)
+    (own.folder / "results.json").write_text(to_json(record), encoding="utf-8")
+    rewrite_documents(own.folder.parent)
+    first, second = from_json(Climb, (own.folder / "results.json").read_text(encoding="utf-8")).rungs
+    assert first == record.rungs[0] and (second.number, second.status, second.times) == (2, "not run", ())
+    assert "written after this climb" in (own.folder / "worklog.md").read_text(encoding="utf-8")
 
 
 WRONG = {

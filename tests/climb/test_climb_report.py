@@ -244,6 +244,13 @@ def test_a_missed_prediction_is_said_to_be_one(ceilings: Peaks, gain: float, wor
     assert ("Missed" in tried) == (words != "as predicted") and tried.startswith("1" if gain == 4.3 else "0")
 
 
+def test_a_rung_that_was_not_run_says_why(ceilings: Peaks) -> None:
+    record = on_cpu(ceilings)
+    missing = dataclasses.replace(record.rungs[1], status="not run", reason="this machine has no avx512f")
+    said = climb_words.totals(dataclasses.replace(record, rungs=(record.rungs[0], missing, record.rungs[2])))
+    assert said[-1] == "No figure for rung 2 (Chains): this machine has no avx512f."
+
+
 def test_a_small_gain_is_not_met_by_a_loss(ceilings: Peaks) -> None:
     last = on_cpu(ceilings).rungs[2]
     verdicts = {

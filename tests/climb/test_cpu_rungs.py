@@ -58,6 +58,8 @@ MISTAKES = {
         "known.total[i] * factor[i]",
         "known.total[i]",
     ),
+    "an offset of 7": ("cpu-gemv-q4", "03_integers", "-= 8 *", "-= 7 *"),
+    "halves of a byte mixed up": ("cpu-gemv-q4", "01_scalar", "part[i + 16]", "part[i ^ 1]"),
     "a key too many": (
         "cpu-attention",
         "04_register_tiles",

@@ -12,6 +12,7 @@ import pytest
 import torch
 from like_kernelbench import SOUND
 
+from kernelworks.climb.problem import problem_of as problem_in
 from kernelworks.dispatch.op import OPS
 from kernelworks.judge.formats import definition_loader as defining
 from kernelworks.judge.formats import (
@@ -465,6 +466,13 @@ def test_a_ladder_is_named_or_is_a_folder(tmp_path: Path) -> None:
     found = loaded.bound(inputs)
     assert inputs[0].dtype is torch.uint8 and found.reference[0].dtype is torch.float64
     assert bool(((loaded.reference()(*inputs) - found.reference[0]).abs() <= found.outputs[0]).all())
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in LADDERS.glob("cpu-*/problem.py")))
+def test_a_ladder_on_a_cpu_is_a_problem(name: str) -> None:
+    formats = problem_in(LADDERS / name).formats
+    for one in (f"{name}#{each}" for each in formats) if formats else (name,):
+        assert read_problem(one).format == "ladder" and read_problem(one).shapes
 
 
 NO_LADDER = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import forked
 import pytest
 import torch
 from one_op import asked
-from op_kernels import ALL_OPS, FIRST_OF_FAMILY, certified, label
+from op_kernels import ALL_OPS, certified, label
 
 from kernelworks.build import configs, kernels
 from kernelworks.contract import Case, Kernel, Request, TensorSpec
@@ -22,15 +22,18 @@ from kernelworks.machine.gpu_targets import GPU_TARGETS, HOPPER, GpuTarget, comp
 from kernelworks.verify.resources import is_declined, resources
 
 TRITON = [(op, kernel.name) for op in ALL_OPS for kernel in op.kernels if kernel.target == "triton"]
+LEFT = [pytest.mark.thorough]
 GPU_KIND = "sm_90-nvidia_h200"
 
 
-def _interpreted() -> Iterator[object]:
+def _interpreted() -> list[object]:
     """All kernels that no certificate of a GPU speaks for, and one of each family. What a certificate names, the source
     and what launches it, ran on a GPU on every case; the interpreter tries a few of them, on numbers of a CPU."""
-    for op, kernel in TRITON:
-        left = certified(op, kernel) and op not in FIRST_OF_FAMILY and not asked.every_kernel
-        yield pytest.param(op, kernel, marks=[pytest.mark.thorough] if left else [])
+    first = [*{op.op_package.parent: op for op, _ in reversed(TRITON)}.values()]
+    return [
+        pytest.param(op, kernel, marks=[] if asked.every_kernel or op in first or not certified(op, kernel) else LEFT)
+        for op, kernel in TRITON
+    ]
 
 
 # Of work (`telling_cases`) that the interpreter is granted, which takes a tenth of a second for a call of attention.

@@ -21,8 +21,8 @@ from torch import Tensor
 __all__ = ["ggml"]
 
 Inputs = dict[str, Tensor]
-F32, Q8_0, BF16 = 0, 8, 30  # enum ggml_type
-Q8_0_BLOCK_BYTES = 34
+F32, Q4_0, Q8_0, BF16 = 0, 2, 8, 30  # enum ggml_type
+KINDS = {18: Q4_0, 34: Q8_0}  # by the bytes of a block of 32 weights
 CONTEXT_BYTES = 1 << 20  # for the graph and the headers of three tensors
 
 pointer, size, whole = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -104,13 +104,14 @@ class _Product:
 
 
 def ggml(given: Inputs, threads: int) -> Callable[[], Tensor] | None:
-    """``W x`` for a weight in bfloat16 [N, K] or in blocks of Q8_0 [N, K / 32, 34]; None without llama-cpp-python."""
+    """``W x`` for a weight in bfloat16 [N, K] or in blocks of Q8_0 [N, K / 32, 34] or Q4_0 [N, K / 32, 18];
+    None without llama-cpp-python."""
     call = _functions()
     if call is None:
         return None
     weight, x = given["W"], given["x"]
-    kind = {torch.bfloat16: BF16, torch.uint8: Q8_0}.get(weight.dtype)
-    if kind is None or (kind == Q8_0 and weight.shape[-1] != Q8_0_BLOCK_BYTES):
+    kind = KINDS.get(weight.shape[-1]) if weight.dtype == torch.uint8 else BF16
+    if kind is None or weight.dtype not in (torch.uint8, torch.bfloat16):
         return None
     out = torch.empty(weight.shape[0])
     product = _Product.of(call, weight, kind, x, out, threads)

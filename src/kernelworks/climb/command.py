@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kernelworks.climb.climber import unmeasured_result
 from kernelworks.climb.compilation import compile_rung
 from kernelworks.climb.driver import climb
 from kernelworks.climb.journey import journey
@@ -37,6 +38,7 @@ __all__ = [
 
 OUT = Path("kernelworks-out")
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+LATER = "it was written after this climb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +204,8 @@ def documents(record: Climb, ladder: Ladder, folder: Path) -> tuple[str, str]:
 
 
 def rewrite_documents(root: Path) -> list[Path]:
-    """Writes results.json and worklog.md of every ladder below a folder anew from its record. Runs nothing."""
+    """Writes results.json and worklog.md of every ladder below a folder anew from its record, in which rungs that were
+    written after it stand as not run. Runs nothing."""
     paths = sorted(root.glob("*/**/results.json"))
     for path in paths:
         record, ladder = _record_of(path, root)
@@ -224,7 +227,14 @@ def write_pages(root: Path, out: Path) -> list[Path]:
 
 def _record_of(path: Path, root: Path) -> tuple[Climb, Ladder]:
     ladder = ladder_named(str(root / path.relative_to(root).parts[0]))
-    return from_json(Climb, path.read_text(encoding="utf-8")), ladder
+    record = from_json(Climb, path.read_text(encoding="utf-8"))
+    known = {rung.file for rung in record.rungs}
+    later = [
+        dataclasses.replace(unmeasured_result(rung, "not run", LATER), target=", ".join(rung.targets))
+        for rung in ladder.rungs
+        if rung.path.name not in known
+    ]
+    return dataclasses.replace(record, rungs=tuple(sorted((*record.rungs, *later), key=lambda r: r.number))), ladder
 
 
 if __name__ == "__main__":

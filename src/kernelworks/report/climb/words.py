@@ -250,6 +250,9 @@ def totals(record: Climb) -> list[str]:
     if wrong:
         listed = ", ".join(f"{r.number} ({r.title})" for r in wrong)
         sentences.append(f"Wrong, and so without a figure: {listed}.")
+    sentences += [
+        f"No figure for rung {r.number} ({r.title}): {r.reason}." for r in record.rungs if r.status == "not run"
+    ]
     return sentences
 
 
