@@ -23,12 +23,12 @@ from kernelworks.report.text_lines import Cell, cells, paragraph, section
 from kernelworks.report.time_breakdown import round_to_percents, time_breakdown
 
 __all__ = [
-    "INTERRUPTED", "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
+    "INTERRUPTION", "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
     "sort_worst_first", "summary",
 ]  # fmt: skip
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
-INTERRUPTED = "interrupted, so this is what was measured until then"
+INTERRUPTION = "interrupted, so this is what was measured until then"
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -166,7 +166,7 @@ def _result(record: Diagnosis, width: int) -> Iterable[Text]:
         said = [*result_lines(fix, rough=record.rough), *filter(None, (contended_gain(record),)), *said]
     said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
     if record.interrupted and not record.ambiguous:  # else the headline says so
-        said = [_as_sentence(INTERRUPTED), *said]
+        said = [_as_sentence(INTERRUPTION), *said]
     label = Text("RESULT", style="bold")
     for index, sentence in enumerate(said):
         bold = "bold" if index == 0 else ""
