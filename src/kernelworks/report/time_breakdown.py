@@ -86,7 +86,7 @@ def _contributors(part: str, seconds: float, hotspots: Sequence[Hotspot]) -> lis
     by_name: dict[str, float] = {}
     for hotspot in hotspots:
         mine = hotspot.parts.get(part, 0.0)
-        between = hotspot.achieved is None and hotspot.source
+        between = hotspot.achieved is None and not hotspot.shapes and hotspot.source
         name = hotspot.source if between else op_label(hotspot)
         if mine > 0 and name != part:
             by_name[name] = by_name.get(name, 0.0) + mine

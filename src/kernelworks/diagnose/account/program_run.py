@@ -65,7 +65,7 @@ def layers_text(module: str, paths: Sequence[str]) -> str:
     stems = {path.rpartition(".")[0] for path in found}
     if len(stems) > 1:
         return ""
-    first, *others = found
+    first, *others = sorted(found, key=lambda path: (len(path), path))  # .8 before .10
     return ", ".join([first, *(f".{path.rpartition('.')[2]}" for path in others)])
 
 
