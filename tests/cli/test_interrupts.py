@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import signal
@@ -20,7 +21,11 @@ import kernelworks as kw
 from kernelworks.cli import app
 from kernelworks.cli.interrupts import Interrupts
 from kernelworks.diagnose import DiagnosisInterrupt
+from kernelworks.diagnose.fix import supervisor
+from kernelworks.diagnose.fix.outcome import fix_record
+from kernelworks.diagnose.fix.result import NOT_OVER
 from kernelworks.records import Diagnosis, from_json
+from kernelworks.records.fix import TriedOptimization
 
 # A command whose main thread waits for a thread that waits for a process that has a group of its own: a compiler's run.
 STUCK = """
@@ -195,7 +200,7 @@ def test_once_ops_are_timed_they_are_told(stopped_while_peaks_are_measured: None
     with pytest.raises(DiagnosisInterrupt) as caught:
         kw.diagnose(interrupting(10**9), budget_s=0.5)
     record = caught.value.diagnosis()
-    assert record is not None and "interrupted" in record.sentence and record.ambiguous
+    assert record is not None and "interrupted" in record.sentence and record.interrupted
     ops = {hotspot.op: hotspot for hotspot in record.hotspots}
     assert {"mm", "softmax"} <= {op.removeprefix("aten::").lstrip("_") for op in ops} or len(ops) > 1
     assert all(hotspot.achieved is None and hotspot.high_s == 0 for hotspot in record.hotspots if hotspot.calls)
@@ -214,3 +219,33 @@ def test_the_command_shows_what_was_measured(
     assert "measured until then: a first run of" in result.stderr
     assert "nterrupted, so this is what was measured until then" in result.stdout
     assert "WHERE THE TIME GOES" in result.stdout and "prog.py:4" in result.stdout
+    kept = from_json(Diagnosis, Path("kernelworks-out/prog.json").read_text(encoding="utf-8"))
+    assert kept.interrupted and "nterrupted" in Path("kernelworks-out/prog.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("found", [None, "tried"])
+def test_an_interrupted_fix_is_kept_and_not_refused(
+    found: str | None, diagnosis: Diagnosis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = (
+        TriedOptimization("swap", "m", "", "", "rejected", "wrong"),
+        TriedOptimization("threads", "m", "", "", "not tried", NOT_OVER, needs_s=480.0),
+    )
+    so_far = fix_record(0.4, 0.4, optimizations=tried, needs_s=480.0) if found else None
+
+    def stopped(request: object, progress: supervisor.Progress, say: object) -> None:
+        progress.diagnosis, progress.fix = dataclasses.replace(diagnosis, fix=None), so_far
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervisor, "_supervised", stopped)
+    monkeypatch.chdir(tmp_path)
+    Path("prog.py").write_text("def step():\n    pass\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["diagnose", "prog.py:step", "--fix", "--budget", "30", "--out", "out"])
+    assert result.exit_code == 130 and "refused" not in result.output
+    said = " ".join(result.stdout.partition("RESULT")[2].partition("WHERE")[0].split())
+    assert said.startswith("Interrupted, so this is what was measured until then. No optimization applied: it was ")
+    assert ("1 rejected, 1 not tried" in said) == bool(found) and "none applies" not in said
+    assert "kernelworks diagnose prog.py:step --fix --budget 30" in said and "480" not in said
+    kept = from_json(Diagnosis, Path("out/prog.json").read_text(encoding="utf-8"))
+    assert kept.interrupted and kept.fix is not None and not kept.fix.refused
+    assert "Interrupted, so this is what was measured" in Path("out/prog.html").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from trace_events import read_trace
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.account import program_run
 from kernelworks.diagnose.account.account import Entry, Group
-from kernelworks.diagnose.account.program_run import module_tree, operator_spans, source_lines
+from kernelworks.diagnose.account.program_run import layers_text, module_tree, operator_spans, source_lines
 from kernelworks.profile.calls import Call, Place, fold
 from kernelworks.records import Diagnosis, from_json, to_json
 from kernelworks.records.program_run import ModuleTime
@@ -94,6 +94,14 @@ def check_spans(found: Diagnosis) -> None:
     for number, hotspot in enumerate(found.hotspots):
         assert calls[number] <= hotspot.calls
     assert sum(calls.values()) == len(spans.starts_ns)
+
+
+def test_a_few_layers_are_named() -> None:
+    assert layers_text("Net.features.*", ["Net.features.8", "Net.features.4", "Net.features.8"]) == "Net.features.4, .8"
+    assert layers_text("a.*.b", ["a.1.b"]) == "a.1.b"  # one layer, whole
+    assert layers_text("a.*.b", ["a.1.b", "a.2.b"]) == ""
+    assert layers_text("a.*", [f"a.{i}" for i in range(5)]) == ""
+    assert layers_text("a.b", ["a.b"]) == layers_text("", [""]) == layers_text("a.*", ["elsewhere"]) == ""
 
 
 def test_the_modules_of_a_training_step_add_to_its_wall_clock(on_cpu: Diagnosis) -> None:

@@ -15,6 +15,7 @@ from kernelworks.diagnose import diagnose
 from kernelworks.integrations import notebook
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.records import Diagnosis, from_json
+from kernelworks.report.next_steps import next_steps
 
 
 @pytest.fixture
@@ -143,6 +144,31 @@ def test_a_syntax_error_is_the_users(shell: InteractiveShell, capsys: pytest.Cap
 
 def test_loading_twice(shell: InteractiveShell) -> None:
     assert shell.run_cell("%reload_ext kernelworks").success and shell.run_cell("%diagnose --rough f(x)").success
+
+
+@pytest.mark.parametrize(
+    ("cell", "times"),
+    [
+        ("%diagnose --rough f(x)", 1),
+        ("%diagnose --rough f(x)\ny = 1", 1),
+        ("for _ in range(2):\n    %diagnose --rough f(x)\n", 2),
+        ("found = %diagnose --rough f(x)\ny = 1", 0),
+    ],
+)
+def test_a_report_is_displayed_once_wherever_its_line_stands(
+    cell: str, times: int, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shell.run_cell(cell).success
+    assert capsys.readouterr().out.count("WHERE THE TIME GOES") == times
+
+
+def test_the_next_step_is_a_magic_too(shell: InteractiveShell, diagnosis: Diagnosis) -> None:
+    def first(cell: str) -> str:
+        ran = shell.run_cell(cell)
+        return next_steps(dataclasses.replace(ran.result, fix=None, rough=True))[0].command[0]
+
+    assert first("%diagnose --rough --allow tf32 f(x)") == "%diagnose --fix --rough --allow tf32 f(x)"
+    assert first("%%diagnose --rough n = 3\ny = f(x)\n") == "%%diagnose --fix --rough n = 3"
 
 
 def test_records_show_themselves(shell: InteractiveShell, tmp_path: Path) -> None:

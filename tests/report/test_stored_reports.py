@@ -24,7 +24,7 @@ from kernelworks.records import Diagnosis, to_document
 from kernelworks.records.schema import NoRecord, read_record
 from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import diagnose, page
-from kernelworks.report.hotspots import bound_by, causes, recoverable
+from kernelworks.report.hotspots import bound_by, causes, op_label, recoverable
 from kernelworks.report.next_steps import MOST_STEPS, Files, next_steps
 
 RECORDS = sorted((Path(__file__).parent / "records").glob("*.json"))
@@ -75,7 +75,7 @@ def test_no_line_is_wider_than_the_terminal(path: Path, width: int, verbose: boo
     own = [r for r in diagnose.sort_worst_first(record.hotspots) if r.op != CONTENTION]
     for hotspot in (r for r in own[:3] if r.share > 0.01):
         said = "" if hotspot.applied else hotspot.action
-        assert hotspot.op in text and not set(said.split()) - words
+        assert op_label(hotspot) in text and not set(said.split()) - words
 
 
 @each_record
@@ -221,6 +221,23 @@ def test_shares_are_of_the_programs_own_time_and_a_column_of_dashes_is_left_out(
     plain = tuple(dataclasses.replace(r, parts={"in ops": r.seconds}) for r in record.hotspots)
     assert "bound by" not in report(dataclasses.replace(record, hotspots=plain), 120)
     assert "bound by" in text
+
+
+def test_hotspots_of_layers_are_named_and_backward_is_said_once() -> None:
+    record = record_of(Path(__file__).parent / "records" / "fix-step.json")
+    first = max(record.hotspots, key=lambda r: r.seconds * (r.op != CONTENTION))
+    named = dataclasses.replace(
+        first, op="convolution_backward (backward)", module="Net.features.*", layers="Net.features.4, .8", calls=6,
+        high_s=0.0, allows_s=record.wall_s,
+    )  # fmt: skip
+    lone = dataclasses.replace(
+        named, layers="", module="a_network_of_a_long_name.features.*", allows_s=0.9 * record.wall_s
+    )
+    record = dataclasses.replace(record, hotspots=(named, lone))
+    text = report(record, 60)
+    assert " 1 convolution_backward x6  Net.features.4, .8\n" in text
+    assert " 2 convolution_backward x6  ..features.*\n" in text and "(backward)" not in text
+    assert "Net.<wbr>features.<wbr>4, .<wbr>8" in page.diagnosis(record) and "(backward)" not in page.diagnosis(record)
 
 
 # ---------------------------------------------------------------- show

@@ -111,7 +111,8 @@ def diagnose(
                 module=module, fix_s=budget, allow=allowed, plan=plan,
             )  # fmt: skip
     except DiagnosisInterrupt as stopped:
-        _show_partial(stopped, given, json=json)
+        stem = None if folder is None else folder / _file(program, module=module)
+        _show_partial(stopped, given, stem, json=json)
         raise
     record: Diagnosis = dataclasses.replace(found, options=given)
     files = Files() if folder is None else _write_files(record, folder / _file(program, module=module))
@@ -165,10 +166,13 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 
 
-def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], *, json: bool) -> None:
-    """What was measured before Ctrl-C."""
+def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], stem: Path | None, *, json: bool) -> None:
+    """What was measured before Ctrl-C, in its files too: the record first, the page last, as it takes longest."""
+    from kernelworks.records import to_document
     from kernelworks.report import diagnose as report
+    from kernelworks.report import page
     from kernelworks.report import terminal as console
+    from kernelworks.report.next_steps import Files
 
     stopped.options = given
     report_begins()
@@ -179,10 +183,14 @@ def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], *, json: 
     record = stopped.diagnosis()
     if record is None:
         return
+    kept = stem is not None and write(Path(f"{stem}.json"), to_document(record))
     if json:
         print_json(record)
     else:
-        show(report.diagnosis(record, console.stdout().width))
+        files = Files(record=f"{stem}.json" if kept else "")
+        show(report.diagnosis(record, console.stdout().width, files=files))
+    if stem is not None and write(Path(f"{stem}.html"), page.diagnosis(record)):
+        console.stderr().print(f"page    {stem}.html", soft_wrap=True)
 
 
 def _check(

@@ -40,6 +40,7 @@ from kernelworks.profile.program import Program, from_function, from_target, not
 from kernelworks.profile.timeline import PATIENCE, Timeline, first_run
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import CHANGES
+from kernelworks.report.diagnose import INTERRUPTION
 from kernelworks.report.terminal import Notice
 
 __all__ = ["Fixing", "DiagnosisInterrupt", "apply", "diagnose", "diagnose_script", "run_diagnosis"]
@@ -243,9 +244,8 @@ class DiagnosisInterrupt(KeyboardInterrupt):
         found = self._partial()
         if found is None:
             return None
-        said = f"interrupted, so this is what was measured until then; {found.sentence}"
-        why = found.ambiguous or "interrupted"
-        return dataclasses.replace(found, sentence=said, ambiguous=why, command=self.command, options=self.options)
+        said = f"{INTERRUPTION}; {found.sentence}"
+        return dataclasses.replace(found, sentence=said, interrupted=True, command=self.command, options=self.options)
 
 
 @dataclasses.dataclass

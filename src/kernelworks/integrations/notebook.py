@@ -10,9 +10,11 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import dis
 import io
 import linecache
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -111,7 +113,7 @@ def diagnose_statement(shell: Any, line: str) -> Diagnosis:
     options, statement = _split_line(line)
     if not statement:
         raise Refusal("there is no statement: %diagnose model(x), or %%diagnose on top of a cell")
-    return _diagnose(shell, options, statement, statement)
+    return _diagnose(shell, options, statement, statement, ("%diagnose", statement))
 
 
 def diagnose_cell(shell: Any, line: str, cell: str) -> Diagnosis:
@@ -121,10 +123,10 @@ def diagnose_cell(shell: Any, line: str, cell: str) -> Diagnosis:
         raise Refusal("the cell is empty")
     if setup:
         exec(_compile(shell, setup), shell.user_ns)
-    return _diagnose(shell, options, cell, "the cell")
+    return _diagnose(shell, options, cell, "the cell", ("%%diagnose", setup))
 
 
-def _diagnose(shell: Any, options: argparse.Namespace, source: str, name: str) -> Diagnosis:
+def _diagnose(shell: Any, options: argparse.Namespace, source: str, name: str, magic: tuple[str, str]) -> Diagnosis:
     code, raised = _compile(shell, source), list[UserError]()
 
     def run() -> None:
@@ -149,10 +151,21 @@ def _diagnose(shell: Any, options: argparse.Namespace, source: str, name: str) -
         if isinstance(error, (RuntimeError, TypeError, ValueError)):  # ours, about what was asked
             raise Refusal(str(error).splitlines()[0]) from error
         raise
-    found = _name_cells(shell, found)
+    found = dataclasses.replace(
+        _name_cells(shell, found), options=_words(options), magic=magic, unfixed=options.fix and not found.fix
+    )
     if options.out is not None:
         _save(found, options.out)
     return found
+
+
+def _words(options: argparse.Namespace) -> tuple[str, ...]:
+    """The options as they are typed, for the next line that a report names."""
+    words = ["--fix"] if options.fix else []
+    words += ["--budget", f"{options.budget:g}"] if options.budget is not None else []
+    words += ["--allow", options.allow] if options.allow else []
+    words += ["--rough"] if options.rough else []
+    return (*words, *(("--out", shlex.quote(str(options.out))) if options.out is not None else ()))
 
 
 def _name_cells(shell: Any, found: Diagnosis) -> Diagnosis:
@@ -215,6 +228,18 @@ def _outcome(call: Callable[[], Diagnosis]) -> Diagnosis | UserError | None:
         return None
 
 
+def _is_discarded(shell: Any) -> bool:
+    """Whether the user's code does nothing with what a magic returns: a line of a cell that is not its last, or one in
+    a loop, which IPython displays nothing of."""
+    frame = sys._getframe(1)
+    while frame.f_globals is not shell.user_ns:
+        if frame.f_back is None:  # not called from a cell
+            return False
+        frame = frame.f_back
+    after = (each.opname for each in dis.get_instructions(frame.f_code) if each.offset > frame.f_lasti)
+    return next(after, "") == "POP_TOP"
+
+
 def register_magics(shell: Any) -> None:
     """Gives a shell of IPython the magics. A second time changes nothing."""
 
@@ -223,6 +248,8 @@ def register_magics(shell: Any) -> None:
         found = _outcome(lambda: diagnose_statement(shell, line))
         if isinstance(found, UserError):
             raise found.error.with_traceback(found.trace)
+        if found is not None and _is_discarded(shell):
+            shell.display_pub.publish(*shell.display_formatter.format(found))
         return found
 
     def cell_magic(line: str, cell: str) -> Diagnosis | None:

@@ -290,6 +290,7 @@ class Hotspot:
     applied: bool = False  # by the fix: what is recoverable here is part of its gain
     unknown_gain: bool = False  # a kernel of kernelworks could serve it and was not benchmarked: not 0, but unknown
     code: SourceLines | None = None  # around `source`
+    layers: str = ""  # which modules those of `module` are, if they are few: "features.4, .8"
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,8 @@ class Diagnosis(Record):
     command: tuple[str, ...] = ()  # what stands after ``kernelworks diagnose``, without its options; () from Python
     options: tuple[str, ...] = ()  # those of the command, as they were given; () from Python
     unfixed: bool = False  # a fix was asked for, and nothing was tried
+    interrupted: bool = False  # by Ctrl-C: this is what was measured until then
+    magic: tuple[str, ...] = ()  # of a notebook: "%diagnose" or "%%diagnose", and the statement behind its options
     modules: ModuleTree | None = None
     spans: OperatorSpans | None = None
 

@@ -133,7 +133,11 @@ def _diagnosis(found: Mapping[str, Any]) -> _Read:
         "program": found["program"], "machine": found["peaks"]["name"], "kind": found["peaks"].get("kind", ""),
         "threads": found["threads"], "date": found["date"], "versions": found["versions"],
     }  # fmt: skip
-    busy = found.get("ambiguous", "") or ("" if breakdown else "it has no figures")
+    busy = (
+        found.get("ambiguous", "")
+        or ("it was interrupted" if found.get("interrupted") else "")
+        or ("" if breakdown else "it has no figures")
+    )
     return _Read("diagnoses", head, figures, busy=busy)
 
 

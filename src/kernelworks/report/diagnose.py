@@ -23,11 +23,12 @@ from kernelworks.report.text_lines import Cell, cells, paragraph, section
 from kernelworks.report.time_breakdown import round_to_percents, time_breakdown
 
 __all__ = [
-    "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
+    "INTERRUPTION", "counters", "diagnosis", "headline", "kernels", "outcome", "round_to_percents",
     "sort_worst_first", "summary",
 ]  # fmt: skip
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
+INTERRUPTION = "interrupted, so this is what was measured until then"
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -81,7 +82,11 @@ def outcome(record: Diagnosis) -> str:
     fix = record.fix
     if fix is not None and (fix.refused or not fix.agrees):
         return "refused"
-    return "ambiguous" if record.ambiguous or (fix is not None and fix.ambiguous and not fix.rough) else ""
+    return (
+        "ambiguous"
+        if record.ambiguous or record.interrupted or (fix is not None and fix.ambiguous and not fix.rough)
+        else ""
+    )
 
 
 def headline(record: Diagnosis) -> str:
@@ -153,11 +158,15 @@ def _result(record: Diagnosis, width: int) -> Iterable[Text]:
     what is recoverable."""
     said = [_as_sentence(clause) for clause in record.clauses or (record.sentence,)]
     fix = record.fix
+    if record.interrupted and fix is None:  # no kernel was benchmarked: nothing is known of gains
+        said = said[:1]
     if record.ambiguous:
         said = [headline(record)]
     elif fix is not None:
         said = [*result_lines(fix, rough=record.rough), *filter(None, (contended_gain(record),)), *said]
     said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
+    if record.interrupted and not record.ambiguous:  # else the headline says so
+        said = [_as_sentence(INTERRUPTION), *said]
     label = Text("RESULT", style="bold")
     for index, sentence in enumerate(said):
         bold = "bold" if index == 0 else ""

@@ -55,6 +55,8 @@ def _outcome_lines(record: Fix) -> list[str]:
     if not record.rounds:
         why = f"No optimization applied: {record.ended}." if record.ended else "No optimization applied:"
         said = counts if record.ended else f"{counts[0].lower()}{counts[1:]}"
+        if record.ended and not record.optimizations:  # none was looked for yet
+            return [why, *took]
         return [f"{why} {said}", *took]
     predicted = record.predicted_gain_s
     said = "not predicted" if predicted is None else f"{quantity.seconds(predicted)} predicted"

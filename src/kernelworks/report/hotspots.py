@@ -29,6 +29,7 @@ __all__ = [
     "bound_by",
     "hotspots",
     "limit_s",
+    "op_label",
     "own_share",
     "predicted_s",
     "recoverable",
@@ -48,6 +49,7 @@ MOST_NAME_COLUMNS, CAUSE_COLUMNS = 50, 36
 CAUSE_UNKNOWN = "cause unknown"
 UNKNOWN = "-"  # without measured peaks: what is said of those once on top is not said of each hotspot
 NOTABLE_CONTENTION = 0.05  # of the wall clock: from here on shares are of the rest
+BACKWARD = " (backward)"
 OF_WALL, OF_OWN = "of wall", "of own"
 OWN_TIME = "of own: the share of the program's own time, the wall clock without CPU contention"
 AT_THE_ROOFLINE = "at the roofline"
@@ -230,11 +232,20 @@ def _details(hotspot: Hotspot, width: int, reasons: Container[str], *, verbose: 
 
 def _name(number: int, hotspot: Hotspot, width: int) -> Text:
     """Rank, op, number of calls, and as much of the module as fits."""
-    text = Text.assemble(f"{number:2d} ", (hotspot.op, "bold"), f" x{hotspot.calls}")
+    text = Text.assemble(f"{number:2d} ", (op_label(hotspot), "bold"), f" x{hotspot.calls}")
     left = width - cell_len(text.plain) - 2
-    if hotspot.module and left >= cell_len(last_parts(hotspot.module, left)):
-        text.append(f"  {last_parts(hotspot.module, left)}", style="dim")
+    for module in dict.fromkeys((hotspot.layers or hotspot.module, hotspot.module)):
+        shown = last_parts(module, left)
+        if module and left >= cell_len(shown):
+            text.append(f"  {shown}", style="dim")
+            break
     return text
+
+
+def op_label(hotspot: Hotspot) -> str:
+    """The op; of ``gelu_backward (backward)`` the name alone, which says it."""
+    plain = hotspot.op.removesuffix(BACKWARD)
+    return plain if plain.endswith("_backward") else hotspot.op
 
 
 def recoverable(hotspot: Hotspot) -> str:

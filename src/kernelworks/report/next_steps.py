@@ -42,7 +42,8 @@ class Files:
 
 @dataclass(frozen=True)
 class Step:
-    """One step. ``command`` are the words of a shell command, or one line of Python if ``python``; none for an edit."""
+    """One step. ``command`` are the words of a shell command, or one line of Python or of IPython if ``python``; none
+    for an edit."""
 
     command: tuple[str, ...]
     why: str
@@ -52,6 +53,9 @@ class Step:
 def next_steps(record: Diagnosis, files: Files | None = None) -> list[Step]:
     """The steps that are worth taking, the best first."""
     files = files or Files()
+    if record.interrupted:
+        rough = ("--rough",) if "--rough" in record.options else ()
+        return [_diagnose(record, (*_again(record), *rough), "the same to its end: it was interrupted")]
     if record.ambiguous:
         return [
             _diagnose(record, ("--rough", *_again(record)), "rough figures now, while others use the machine"),
@@ -188,6 +192,11 @@ def _diagnose(record: Diagnosis, options: tuple[str, ...], why: str) -> Step:
         options = _with_user_options(record, options)
         at = record.command.index("--") if "--" in record.command else len(record.command)
         return Step(("kernelworks", "diagnose", *record.command[:at], *options, *record.command[at:]), why)
+    if record.magic:
+        verb, statement = record.magic
+        return Step(
+            (" ".join(filter(None, (verb, *_with_user_options(record, options), statement))),), why, python=True
+        )
     given = dict(zip(options, (*options, "")[1:], strict=True))
     words = ["fn"]
     words += ["fix=True"] if "--fix" in given else []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelworks.records import GpuPeaks, Hotspot, Peaks
 from kernelworks.report import quantity, roofs
+from kernelworks.report.hotspots import op_label
 from kernelworks.report.optional_pictures import optional_picture
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _dots(axes: Axes, found: Sequence[Hotspot], dots: list[tuple[int, float, flo
         )  # fmt: skip
         marks.set_gid(f"mark-{index}")
     radii = {index: math.sqrt(size) / 2 for index, size in sizes.items()}
-    _dot_labels(axes, [(found[i].op, x, y, radii[i]) for i, x, y in sorted(dots, key=lambda d: -sizes[d[0]])])
+    _dot_labels(axes, [(op_label(found[i]), x, y, radii[i]) for i, x, y in sorted(dots, key=lambda d: -sizes[d[0]])])
 
 
 def _dot_labels(axes: Axes, dots: list[tuple[str, float, float, float]]) -> None:
@@ -331,7 +332,8 @@ def _offsets(gap: float, width: float, height: float) -> list[tuple[float, float
 def _tooltip(hotspot: Hotspot, intensity: float, rate: float) -> str:
     place = hotspot.module or hotspot.source
     return (
-        f"{hotspot.op}{f' in {place}' if place else ''}: {quantity.seconds(hotspot.seconds)} in {hotspot.calls} calls, "
+        f"{op_label(hotspot)}{f' in {place}' if place else ''}: "
+        f"{quantity.seconds(hotspot.seconds)} in {hotspot.calls} calls, "
         f"{quantity.figures(intensity)} flop/byte, {quantity.gflops(rate)}, "
         f"{quantity.percent(hotspot.achieved)} of {hotspot.peak or 'its peak'}"
     )

@@ -137,10 +137,12 @@ def section(title: str, columns: Sequence[tuple[Cell, int]] = ()) -> Text:
 
 
 def last_parts(path: str, width: int) -> str:
-    """A dotted path cut at a dot from the left until it fits: ``..layer.*.attention``; its last part at the least."""
+    """A dotted path cut at a dot from the left until it fits: ``..layer.*.attention``; its last name at the least, with
+    the indices behind it, which say nothing alone."""
     parts = path.split(".")
     if cell_len(path) <= width:
         return path
-    while len(parts) > 1 and cell_len(".".join(parts)) + 2 > width:
+    least = next((count for count, part in enumerate(reversed(parts), 1) if part[:1].isalpha() or part[:1] in "_<"), 1)
+    while len(parts) > least and cell_len(".".join(parts)) + 2 > width:
         parts.pop(0)
     return ".." + ".".join(parts)

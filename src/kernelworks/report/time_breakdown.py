@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kernelworks.records import Hotspot
 from kernelworks.report import quantity
-from kernelworks.report.hotspots import MOST_COLUMNS
+from kernelworks.report.hotspots import MOST_COLUMNS, op_label
 from kernelworks.report.terminal import bar, style_of
 from kernelworks.report.text_lines import Cell, cells, fold_items, section
 
@@ -86,8 +86,8 @@ def _contributors(part: str, seconds: float, hotspots: Sequence[Hotspot]) -> lis
     by_name: dict[str, float] = {}
     for hotspot in hotspots:
         mine = hotspot.parts.get(part, 0.0)
-        between = hotspot.achieved is None and hotspot.source
-        name = hotspot.source if between else hotspot.op
+        between = hotspot.achieved is None and not hotspot.shapes and hotspot.source
+        name = hotspot.source if between else op_label(hotspot)
         if mine > 0 and name != part:
             by_name[name] = by_name.get(name, 0.0) + mine
     ordered = sorted((n for n in by_name if by_name[n] >= CONTRIBUTOR_SHARE * seconds), key=lambda n: -by_name[n])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kernelworks.diagnose.account.account import Group
 from kernelworks.diagnose.account.on_cpu import NATIVE, OTHERS, PREEMPTION, UNWATCHED_TIME, WAITING
-from kernelworks.diagnose.account.program_run import source_lines
+from kernelworks.diagnose.account.program_run import layers_text, source_lines
 from kernelworks.diagnose.forecast.races import Promise, Races
 from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.rules.patterns import patterns
@@ -273,6 +273,7 @@ def _hotspot(group: Group, view: View, advice: Advice, applied: Collection[str])
         applied=advice.optimization in applied,
         unknown_gain=advice.unknown,
         code=source_lines(group.place.file, group.place.source),
+        layers=layers_text(group.place.module, [entry.call.place.path for entry in group.entries]),
     )
 
 

@@ -10,10 +10,11 @@ from kernelworks.profile.calls import DeviceWork, fold
 from kernelworks.profile.replay import short
 from kernelworks.records.program_run import DeviceSpans, ModuleTime, ModuleTree, OperatorSpans, SourceLines
 
-__all__ = ["module_tree", "operator_spans", "source_lines"]
+__all__ = ["layers_text", "module_tree", "operator_spans", "source_lines"]
 
 AROUND = 2  # lines of source before and after the one that is called from
 MOST_COLUMNS = 160  # of a line of source that are kept
+MOST_LAYERS = 4  # that are named; of more the path with its asterisk says it
 MOST_SPANS = 10_000  # operators of the timeline, and kernels: 0.2 MB of a record
 
 
@@ -53,6 +54,19 @@ def module_tree(groups: Iterable[Group], wall: float) -> ModuleTree:
         folded.setdefault(fold(path), []).append(path)
     found = [_module(name, paths, own, whole) for name, paths in folded.items()]
     return ModuleTree(tuple(_in_order(found)))
+
+
+def layers_text(module: str, paths: Sequence[str]) -> str:
+    """Which layers a folded path stands for, if they are few: ``features.4, .8``. "" if the path says as much, or if
+    they differ in more than their last index."""
+    found = list(dict.fromkeys(path for path in paths if path != module))
+    if not found or len(found) > MOST_LAYERS or any(fold(path) != module for path in paths):
+        return ""
+    stems = {path.rpartition(".")[0] for path in found}
+    if len(stems) > 1:
+        return ""
+    first, *others = sorted(found, key=lambda path: (len(path), path))  # .8 before .10
+    return ", ".join([first, *(f".{path.rpartition('.')[2]}" for path in others)])
 
 
 def _module(name: str, paths: Sequence[str], own: Mapping[str, float], whole: Mapping[str, float]) -> ModuleTime:

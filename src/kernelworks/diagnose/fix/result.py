@@ -25,7 +25,7 @@ from kernelworks.records.fix import NOT_TRIED, Fix, TriedOptimization
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["MORE", "OVER", "make_record", "remember", "so_far"]
+__all__ = ["MORE", "NOT_OVER", "OVER", "make_record", "remember", "so_far"]
 
 NOT_OVER = "the budget was over before it"
 OVER = "the budget was over"

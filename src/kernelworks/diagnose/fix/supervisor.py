@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.result import MORE, OVER
+from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
 from kernelworks.diagnose.fix.worker_limit import WorkerLimit
@@ -47,6 +47,7 @@ LOOK_S = 0.25  # between two looks at the worker's memory and time
 LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it imports torch before
 LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
 LEAVE_S = 10.0  # for a worker that has said all to end by itself
+INTERRUPTED_CAUSE = "it was interrupted"
 AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
 
 
@@ -148,7 +149,7 @@ def supervise(request: Request, say: Say) -> Diagnosis:
         return _supervised(request, progress, say)
     except KeyboardInterrupt:
         raise DiagnosisInterrupt(
-            (), lambda: progress.diagnosis and _as_far_as_it_got(progress, "interrupted")
+            (), lambda: progress.diagnosis and _as_far_as_it_got(progress, INTERRUPTED_CAUSE)
         ) from None
 
 
@@ -175,12 +176,28 @@ def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:
         fix = fix_record(wall, wall, budget_s=progress.budget_s, needs_s=needs_s)
     if progress.is_over:
         fix = dataclasses.replace(fix, ended=OVER)
+    elif cause == INTERRUPTED_CAUSE:
+        fix = _interrupted(fix)
     elif fix.rounds:
         fix = dataclasses.replace(fix, ended=cause)
     else:
         said = f"the search ended before anything was applied: {cause}"
         fix = dataclasses.replace(fix, refused=said, ended=cause, agrees=False)
     return with_fix(progress.diagnosis, fix)
+
+
+def _interrupted(fix: Fix) -> Fix:
+    """A fix that its user ended: nothing was found wrong, and no budget was too small."""
+    left = tuple(
+        dataclasses.replace(one, why=INTERRUPTED_CAUSE, needs_s=0.0)
+        if one.outcome == NOT_TRIED and one.why == NOT_OVER
+        else one
+        for one in fix.optimizations
+    )
+    needs_s = max((one.needs_s for one in left), default=0.0)
+    return dataclasses.replace(
+        fix, refused="", ended=INTERRUPTED_CAUSE, agrees=True, needs_s=needs_s, optimizations=left
+    )
 
 
 def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | None:

@@ -8,7 +8,16 @@ from html import escape
 from kernelworks.records import Diagnosis, Hotspot
 from kernelworks.records.program_run import SourceLines
 from kernelworks.report import plot, quantity
-from kernelworks.report.hotspots import OWN_TIME, bound_by, limit_s, own_share, predicted_s, recoverable, share_heading
+from kernelworks.report.hotspots import (
+    OWN_TIME,
+    bound_by,
+    limit_s,
+    op_label,
+    own_share,
+    predicted_s,
+    recoverable,
+    share_heading,
+)
 
 __all__ = ["FIRST_ROWS", "has_dot", "hotspot_table"]
 
@@ -98,7 +107,7 @@ def _row(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
 
 
 def _where(number: int, hotspot: Hotspot) -> str:
-    module = escape(hotspot.module).replace(".", ".<wbr>")
+    module = escape(hotspot.layers or hotspot.module).replace(".", ".<wbr>")
     inside = f'<div class="small">{module}</div>' if module else ""
     source = escape(hotspot.source)
     opener = (
@@ -107,7 +116,7 @@ def _where(number: int, hotspot: Hotspot) -> str:
         f'<span class="small unscripted">{source}</span>'
     )
     link = f'<a class="permalink" href="#hotspot-{number}" aria-label="Link to hotspot {number}">#{number}</a>'
-    return f'<div class="op">{escape(hotspot.op)} {link}</div>{inside}<div>{opener}</div>'
+    return f'<div class="op">{escape(op_label(hotspot))} {link}</div>{inside}<div>{opener}</div>'
 
 
 def _detail(number: int, hotspot: Hotspot) -> str:

@@ -9,6 +9,7 @@ from html import escape
 from kernelworks.records import Diagnosis
 from kernelworks.records.program_run import ModuleTime
 from kernelworks.report import plot, quantity
+from kernelworks.report.hotspots import bound_by, op_label
 
 __all__ = ["Node", "module_icicle", "module_nodes"]
 
@@ -94,9 +95,13 @@ def _largest(nodes: Sequence[Node], least: float) -> list[Node]:
 def _operator(record: Diagnosis, number: int) -> Node:
     hotspot = record.hotspots[number]
     place = f" at {hotspot.source}" if hotspot.source else ""
-    said = f"{hotspot.op}{place}: {_time_text(hotspot.seconds, record.wall_s)} in {hotspot.calls} calls, "
+    said = f"{op_label(hotspot)}{place}: {_time_text(hotspot.seconds, record.wall_s)} in {hotspot.calls} calls, "
     return Node(
-        hotspot.op, hotspot.seconds, f"{said}bound by {hotspot.bottleneck}", plot.cause(hotspot.bottleneck), number + 1
+        op_label(hotspot),
+        hotspot.seconds,
+        f"{said}bound by {bound_by(hotspot)}",
+        plot.cause(hotspot.bottleneck),
+        number + 1,
     )
 
 

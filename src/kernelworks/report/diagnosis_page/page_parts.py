@@ -8,7 +8,7 @@ from html import escape
 
 from kernelworks.records import Diagnosis, GpuTime
 from kernelworks.report import plot, quantity
-from kernelworks.report.diagnose import headline
+from kernelworks.report.diagnose import INTERRUPTION, headline
 from kernelworks.report.diagnosis_page.breakdown_bar import breakdown_bar
 from kernelworks.report.diagnosis_page.cards import cards
 from kernelworks.report.diagnosis_page.hotspot_table import hotspot_table
@@ -68,7 +68,8 @@ def _measured(record: Diagnosis) -> tuple[str, ...]:
 def _warnings(record: Diagnosis) -> str:
     """What must be known before a figure is read."""
     fix = record.fix
-    lines = [f"Slow path: {alarm}." for alarm in record.alarms]
+    lines = [f"{INTERRUPTION.capitalize()}."] if record.interrupted and not record.ambiguous else []
+    lines += [f"Slow path: {alarm}." for alarm in record.alarms]
     if record.ambiguous:
         lines.append(headline(record))
     elif record.peaks.unknown:

@@ -7,6 +7,7 @@ from html import escape
 
 from kernelworks.records import Diagnosis
 from kernelworks.report import plot, quantity
+from kernelworks.report.hotspots import op_label
 
 __all__ = ["run_timeline"]
 
@@ -26,7 +27,7 @@ def run_timeline(record: Diagnosis) -> str:
     data = {
         "tracks": [{"name": name, "colour": plot.cause(name)} for name in ordered],
         "track": of_hotspot,
-        "names": [hotspot.op for hotspot in record.hotspots],
+        "names": [op_label(hotspot) for hotspot in record.hotspots],
         "modules": [hotspot.module or hotspot.source for hotspot in record.hotspots],
         # In tenths of microseconds; each start is counted from the one before it.
         "gaps": [_tenths(at) - _tenths(last) for last, at in zip(before, spans.starts_ns, strict=False)],
