@@ -62,6 +62,7 @@ def _narrower(backend: str, what: str) -> str:
 
 # Of NumPy, which a candidate may be the first to load.
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+FIRST_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
     "threads": torch.get_num_threads,
@@ -107,7 +108,8 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "tools that monitor": lambda: [_sys.monitoring.get_tool(n) for n in range(6)],
     "seconds between threads": sys.getswitchinterval,
     "cores that it may run on": lambda: sorted(os.sched_getaffinity(0)),
-    "priority": lambda: (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
+    # whoever owns the machine may lower it meanwhile, which gains a candidate nothing
+    "priority": lambda: (min(os.getpriority(os.PRIO_PROCESS, 0), FIRST_PRIORITY), os.sched_getscheduler(0)),
     "gradients' anomalies": torch.is_anomaly_enabled,
     "gradients' threads": lambda: _C._is_multithreading_enabled(),
     "NNPACK": lambda: _C._get_nnpack_enabled(),
