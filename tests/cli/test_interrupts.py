@@ -26,6 +26,7 @@ from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import NOT_OVER
 from kernelworks.records import Diagnosis, from_json
 from kernelworks.records.fix import TriedOptimization
+from kernelworks.report import page
 
 # A command whose main thread waits for a thread that waits for a process that has a group of its own: a compiler's run.
 STUCK = """
@@ -220,7 +221,7 @@ def test_the_command_shows_what_was_measured(
     assert "nterrupted, so this is what was measured until then" in result.stdout
     assert "WHERE THE TIME GOES" in result.stdout and "prog.py:4" in result.stdout
     kept = from_json(Diagnosis, Path("kernelworks-out/prog.json").read_text(encoding="utf-8"))
-    assert kept.interrupted and "nterrupted" in Path("kernelworks-out/prog.html").read_text(encoding="utf-8")
+    assert kept.interrupted and "nterrupted" in page.diagnosis(kept)
 
 
 @pytest.mark.parametrize("found", [None, "tried"])
@@ -248,4 +249,4 @@ def test_an_interrupted_fix_is_kept_and_not_refused(
     assert "kernelworks diagnose prog.py:step --fix --budget 30" in said and "480" not in said
     kept = from_json(Diagnosis, Path("out/prog.json").read_text(encoding="utf-8"))
     assert kept.interrupted and kept.fix is not None and not kept.fix.refused
-    assert "Interrupted, so this is what was measured" in Path("out/prog.html").read_text(encoding="utf-8")
+    assert "Interrupted, so this is what was measured" in page.diagnosis(kept)

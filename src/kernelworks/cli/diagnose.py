@@ -167,10 +167,9 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
 
 
 def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], stem: Path | None, *, json: bool) -> None:
-    """What was measured before Ctrl-C, in its files too: the record first, the page last, as it takes longest."""
+    """What was measured before Ctrl-C, and its record first; the page takes longer than a user who leaves waits."""
     from kernelworks.records import to_document
     from kernelworks.report import diagnose as report
-    from kernelworks.report import page
     from kernelworks.report import terminal as console
     from kernelworks.report.next_steps import Files
 
@@ -189,8 +188,6 @@ def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], stem: Pat
     else:
         files = Files(record=f"{stem}.json" if kept else "")
         show(report.diagnosis(record, console.stdout().width, files=files))
-    if stem is not None and write(Path(f"{stem}.html"), page.diagnosis(record)):
-        console.stderr().print(f"page    {stem}.html", soft_wrap=True)
 
 
 def _check(

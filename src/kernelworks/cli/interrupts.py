@@ -23,7 +23,7 @@ __all__ = ["INTERRUPTED_CODE", "Interrupts", "end_after_this", "report_begins"]
 
 INTERRUPTED_CODE = 130
 GRACE_S = 0.5  # in which the command may leave by itself
-REPORT_S = 10.0  # more, if it prints and writes what it has measured; a second Ctrl-C does not wait
+REPORT_S = 2.0  # more, if it prints and writes what it has measured; a second Ctrl-C does not wait
 ONE_S = 0.3  # signals within that time are one: a terminal sends it to every process, and forks may share our pipe
 
 

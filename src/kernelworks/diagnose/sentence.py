@@ -28,6 +28,7 @@ __all__ = [
 HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more is, the rest is not named
 LEAST_ON_CORES = 0.05  # of the wall clock; with less of it nothing can be said of a program
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
+LEAST_SHARE = 0.01  # of the cores, from which on it is told
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
@@ -42,9 +43,10 @@ NAMES = {
 def contention(noise: Noise, wait_s: float, *, rough: bool) -> str:
     """What is said as soon as others are seen at work."""
     others = f"Other processes use {100 * noise.share:.0f}% of the cores"
+    if noise.share < LEAST_SHARE:  # over a short time the cores say nothing
+        others = f"Other processes keep this program off the cores for {100 * noise.kept_share:.0f}% of its time"
     if rough:
-        cause = others if noise.share >= 0.005 else "You asked for --rough"
-        return f"{cause}: every figure of this diagnosis is rough, and marked so."
+        return f"{others}: every figure of this diagnosis is rough, and marked so."
     return (
         f"{others}. Times, calls and lines are measured all the same, and marked. What needs quiet waits for it, "
         f"about {wait_s:.0f} s at the most; without it peaks stay unknown and nothing is predicted. {ROUGH_NOW}."
