@@ -61,7 +61,7 @@ class KernelFunction:
         scale = torch.tensor(self.length_scale, dtype=torch.float32, device=x.device)
         rest = (y, v, scale, *self._numbers.values())
         rows = max(1, x.shape[0])
-        if op.choice((x, *rest), None).native:  # torch stores K: a few rows of it at a time
+        if op.choice((x, *rest), None).kernel.source is None:  # torch stores K: a few rows of it at a time
             rows = max(16, STORED_NUMBERS // max(y.shape[0], 1))
         made = x.new_empty(x.shape[0], v.shape[1])
         for first in range(0, x.shape[0], rows):  # a list of small results would stand between freed blocks of K
