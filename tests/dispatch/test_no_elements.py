@@ -321,6 +321,9 @@ CASES: dict[str, Case] = {
                   functools.partial(getattr(kw, name), length_scale=1.5), by_definition(name, length_scale=1.5))
        for name in ("kernel_matmul", "matern12_matmul", "matern32_matmul", "matern52_matmul",
                     "laplacian_matmul")},
+    "kernel_matrix": Case({"N": 5, "M": 4, "D": 3}, lambda N, M, D: (t(N, D), t(M, D)),
+                          functools.partial(kw.kernel_matrix, length_scale=1.5),
+                          by_definition("kernel_matrix", length_scale=1.5)),
     "polynomial_matmul": Case(
         {"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
         functools.partial(kw.polynomial_matmul, length_scale=1.5, degree=3, coef0=1.0),

@@ -119,6 +119,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "similarity": (
         "kernel_matmul",
+        "kernel_matrix",
         "matern32_matmul",
     ),
     "spectral": (

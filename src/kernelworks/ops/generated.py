@@ -126,6 +126,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
     from kernelworks.ops.similarity.kernel_matmul import kernel_matmul as kernel_matmul
+    from kernelworks.ops.similarity.kernel_matrix import kernel_matrix as kernel_matrix
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
     from kernelworks.ops.similarity.matern_table import matern12_matmul as matern12_matmul
     from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
@@ -206,6 +207,7 @@ if TYPE_CHECKING:
         "instance_norm",
         "irfft",
         "kernel_matmul",
+        "kernel_matrix",
         "kl_div",
         "l1_loss",
         "laplacian_matmul",
@@ -764,6 +766,10 @@ SCHEMAS = {
     "kernel_matmul": {
         "forward": "kernel_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "kernel_matrix": {
+        "forward": "kernel_matrix(Tensor x, Tensor y, Tensor length_scale, str function, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matrix_backward(Tensor grad_output, Tensor x, Tensor y, Tensor length_scale, str function, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "laplacian_matmul": {
         "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
