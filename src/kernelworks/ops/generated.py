@@ -768,8 +768,8 @@ SCHEMAS = {
         "backward": "kernel_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
     },
     "kernel_matrix": {
-        "forward": "kernel_matrix(Tensor x, Tensor y, Tensor length_scale, str function, str? op_kernel=None) -> Tensor",
-        "backward": "kernel_matrix_backward(Tensor grad_output, Tensor x, Tensor y, Tensor length_scale, str function, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
+        "forward": "kernel_matrix(Tensor x, Tensor y, Tensor length_scale, str metric, str? op_kernel=None) -> Tensor",
+        "backward": "kernel_matrix_backward(Tensor grad_output, Tensor x, Tensor y, Tensor length_scale, str metric, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
     "laplacian_matmul": {
         "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",

@@ -29,7 +29,7 @@ def kernel_matrix(
     x: Array,
     y: Array,
     length_scale: Array | float,
-    function: str = "rbf",
+    metric: str = "rbf",
     *,
     out: Array | None = None,
     kernel: str | None = None,
@@ -46,7 +46,7 @@ def kernel_matrix(
         y: [M, D] points of x's dtype; may be x itself.
         length_scale: a positive number, taken as float32 (an integer too), or a tensor of one element, float32 or of
             x's dtype, whose gradient may be asked for.
-        function: ``"rbf"``, ``"matern12"``, ``"matern32"`` or ``"matern52"``.
+        metric: ``"rbf"``, ``"matern12"``, ``"matern32"`` or ``"matern52"``.
         out: where to write: a contiguous [N, M] tensor.
         kernel: the name of one implementation; by default the dispatcher chooses.
 
@@ -59,7 +59,7 @@ def kernel_matrix(
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Rasmussen and Williams 2006, equations 4.9, 4.17 and 4.18.
     """
-    output: Array = OP.call(x, y, length_scale_of(length_scale, x), function, out, kernel)
+    output: Array = OP.call(x, y, length_scale_of(length_scale, x), metric, out, kernel)
     return output
 
 
@@ -73,11 +73,11 @@ def _nanoseconds(x: Tensor, y: Tensor) -> float:
     return x.shape[0] * y.shape[0] * (0.5 + 0.1 * x.shape[1])
 
 
-def _forward(lib: Any, x: Tensor, y: Tensor, length_scale: Tensor, function: str, out: Any = None) -> Tensor:
+def _forward(lib: Any, x: Tensor, y: Tensor, length_scale: Tensor, metric: str, out: Any = None) -> Tensor:
     made = x.new_empty(x.shape[0], y.shape[0]) if out is None else out
     if made.numel():
         run, threads = choose_threads(lib.kernel_matrix, _nanoseconds(x, y))
-        run(made, _plain(x), _plain(y), _plain(length_scale), FUNCTION_NAMES.index(function), threads)
+        run(made, _plain(x), _plain(y), _plain(length_scale), FUNCTION_NAMES.index(metric), threads)
     return made
 
 
@@ -99,11 +99,11 @@ def _slopes(
 
 
 def _backward(
-    lib: Any, grad: Tensor, x: Tensor, y: Tensor, length_scale: Tensor, function: str, needs: list[bool],
+    lib: Any, grad: Tensor, x: Tensor, y: Tensor, length_scale: Tensor, metric: str, needs: list[bool],
     out: Any = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     made = _gradients_like((x, y, length_scale), needs) if out is None else tuple(out)
-    which = FUNCTION_NAMES.index(function)
+    which = FUNCTION_NAMES.index(metric)
     if needs[0] or needs[2]:
         stretch = torch.zeros(x.shape[0], dtype=torch.float64) if needs[2] else None
         _slopes(lib, made[0] if needs[0] else None, stretch, x, y, grad, length_scale, which)
@@ -120,12 +120,12 @@ def _gradients_like(inputs: tuple[Tensor, ...], needs: Sequence[bool]) -> tuple[
 
 FORWARD = Pass(
     f"kernel_matrix({schema_of(ARGUMENTS)}, str? op_kernel=None) -> Tensor",
-    lambda x, y, length_scale, function: x.new_empty((x.shape[0], y.shape[0])),
+    lambda x, y, length_scale, metric: x.new_empty((x.shape[0], y.shape[0])),
 )
 BACKWARD = Pass(
     f"kernel_matrix_backward(Tensor grad_output, {schema_of(ARGUMENTS)}, bool[] needs, str? op_kernel=None) "
     "-> (Tensor, Tensor, Tensor)",
-    lambda grad, x, y, length_scale, function, needs: _gradients_like((x, y, length_scale), needs),
+    lambda grad, x, y, length_scale, metric, needs: _gradients_like((x, y, length_scale), needs),
     returns=RETURNS,
 )
 OP: Op = Op(

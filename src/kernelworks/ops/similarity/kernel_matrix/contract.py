@@ -24,6 +24,7 @@ from kernelworks.templates.pairwise_mutants import squared_distances
 __all__ = ["ARGUMENTS", "CONTRACT", "FUNCTIONS", "composite", "native", "value_of"]
 
 F32 = (torch.float32,)
+EVERY = (*F32, torch.bfloat16, torch.float16)
 U32, SMALLEST = UNIT_ROUNDOFF[torch.float32], 2.0**-149
 MATERN = tuple(TABLE.entries.values())  # of order 1/2 and 5/2
 
@@ -39,50 +40,50 @@ FACTORS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 ARGUMENTS: Arguments = {
     "x": T("N D", where=("D >= 1",)), "y": T("M D", like="x"), "length_scale": LengthScale("x"),
-    "function": Word(*FUNCTIONS),
+    "metric": Word(*FUNCTIONS),
 }  # fmt: skip
 
 
-def value_of(x: Tensor, y: Tensor, length_scale: Tensor, function: str) -> Tensor:
+def value_of(x: Tensor, y: Tensor, length_scale: Tensor, metric: str) -> Tensor:
     """K, by the definition."""
-    k: Tensor = FUNCTIONS[function].value(squared_distances(x, y, length_scale))
+    k: Tensor = FUNCTIONS[metric].value(squared_distances(x, y, length_scale))
     return k
 
 
-def reference(x: Tensor, y: Tensor, length_scale: Tensor, function: str) -> tuple[Tensor, ...]:
-    return (value_of(x, y, length_scale, function),)
+def reference(x: Tensor, y: Tensor, length_scale: Tensor, metric: str) -> tuple[Tensor, ...]:
+    return (value_of(x, y, length_scale, metric),)
 
 
 def _wide(*tensors: Tensor) -> list[Tensor]:
     return [t.to(torch.float32) if t.dtype.itemsize < 4 else t for t in tensors]
 
 
-def composite(x: Tensor, y: Tensor, length_scale: Tensor, function: str) -> Tensor:
+def composite(x: Tensor, y: Tensor, length_scale: Tensor, metric: str) -> Tensor:
     """In torch's functions, all of which have derivatives of any order."""
     a, b, unit = _wide(x, y, length_scale)
-    return value_of(a, b, unit, function).to(x.dtype)
+    return value_of(a, b, unit, metric).to(x.dtype)
 
 
-def native(x: Tensor, y: Tensor, length_scale: Tensor, function: str) -> Tensor:
+def native(x: Tensor, y: Tensor, length_scale: Tensor, metric: str) -> Tensor:
     """As torch's users write it."""
     wide = _wide(x, y, length_scale)
-    return FUNCTIONS[function].matrix(wide[0], wide[1], wide[2].reshape(())).to(x.dtype)
+    return FUNCTIONS[metric].matrix(wide[0], wide[1], wide[2].reshape(())).to(x.dtype)
 
 
 # ---------------------------------------------------------------- bounds
 
 
-def _errors(x: Tensor, y: Tensor, unit: Tensor, function: str) -> tuple[Tensor, ...]:
+def _errors(x: Tensor, y: Tensor, unit: Tensor, metric: str) -> tuple[Tensor, ...]:
     """s, how far k may be off, the slope and how far that may be off: as in sums over pairs, and 2^-149 of the
     exponential times its factor, unless k is 0 of an infinite distance."""
-    s, _, off, slope, slope_off = FUNCTIONS[function]._errors(x, y, unit)
-    of_k, of_slope = (SMALLEST * torch.nan_to_num(f(s.sqrt()), 0.0, posinf=0.0) for f in FACTORS[function])
+    s, _, off, slope, slope_off = FUNCTIONS[metric]._errors(x, y, unit)
+    of_k, of_slope = (SMALLEST * torch.nan_to_num(f(s.sqrt()), 0.0, posinf=0.0) for f in FACTORS[metric])
     return s, off + of_k, slope, slope_off + of_slope
 
 
 def bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The error of k that the sums over pairs have, and the rounding to the dtype."""
-    off = _errors(args["x"], args["y"], args["length_scale"], args["function"])[1]
+    off = _errors(args["x"], args["y"], args["length_scale"], args["metric"])[1]
     return (rounding(outputs[0], dtype) + (1 + UNIT_ROUNDOFF[dtype]) * off,)
 
 
@@ -93,7 +94,7 @@ def gradient_bound(
     """Of a pair u = flow slope; a point's gradient sums u times a difference over the other points, in any order."""
     x, y, unit = args["x"], args["y"], args["length_scale"].abs().reshape(())
     inverse, flow = 1.0 / unit.square(), grads[0].abs()
-    s, _, slope, slope_off = _errors(x, y, unit, args["function"])
+    s, _, slope, slope_off = _errors(x, y, unit, args["metric"])
     u = flow * slope
     u_off = flow * slope_off + 2 * U32 * u + SMALLEST * (1 + flow)
     inside: dict[str, Tensor] = {}
@@ -135,10 +136,10 @@ def cost(request: Request) -> Cost:
 Points = dict[str, Any]
 
 
-def _of_points(make: Callable[..., Points], function: str) -> Callable[..., Points]:
+def _of_points(make: Callable[..., Points], metric: str) -> Callable[..., Points]:
     def points(generator: Generator, dtype: torch.dtype) -> Points:
         made = make(generator, dtype)
-        return {name: made[name] for name in ("x", "y", "length_scale")} | {"function": function}
+        return {name: made[name] for name in ("x", "y", "length_scale")} | {"metric": metric}
 
     return points
 
@@ -148,18 +149,18 @@ def _cases() -> Iterator[Case]:
     words = tuple(FUNCTIONS)
     for i, case in enumerate(PAIRS):
         every = not case.name.startswith("N=")
-        for function in words if every else (words[i % len(words)],):
-            make = _of_points(case.make, function)
-            yield replace(case, name=f"{function}, {case.name}", make=make, pieces=0)
+        for metric in words if every else (words[i % len(words)],):
+            make = _of_points(case.make, metric)
+            yield replace(case, name=f"{metric}, {case.name}", make=make, pieces=0)
 
 
 def _sized(sizes: tuple[tuple[int, int, int], ...], dtypes: tuple[torch.dtype, ...] = F32) -> tuple[Case, ...]:
-    def make(function: str, n: int, m: int, d: int) -> Callable[..., Points]:
-        return _of_points(lambda g, t: draw_points(g, t, (n, m, d, 1)), function)
+    def make(metric: str, n: int, m: int, d: int) -> Callable[..., Points]:
+        return _of_points(lambda g, t: draw_points(g, t, (n, m, d, 1)), metric)
 
     return tuple(
-        Case(f"{function}, N={n} M={m} D={d}", make(function, n, m, d), dtypes=dtypes)
-        for n, m, d in sizes for function in ("rbf", "matern52")
+        Case(f"{metric}, N={n} M={m} D={d}", make(metric, n, m, d), dtypes=dtypes)
+        for n, m, d in sizes for metric in ("rbf", "matern52")
     )  # fmt: skip
 
 
@@ -172,7 +173,7 @@ CONTRACT = Contract(
     results={"output": Result("x", shape=lambda args: (args["x"].shape[0], args["y"].shape[0]))},
     check=check_of(ARGUMENTS), reference=reference, bound=bound, gradient_bound=gradient_bound, cost=cost, dims=dims,
     cases=tuple(_cases()), bench_cases=_sized(((1024, 1024, 3), (4096, 4096, 8))),
-    device_cases=_sized(((1031, 2053, 3), (513, 777, 16), (257, 300, 64))),
+    device_cases=_sized(((1031, 2053, 3), (513, 777, 16), (257, 300, 64)), EVERY),
     device_bench_cases=_sized(((16_384, 16_384, 3), (8192, 8192, 64))),
     errors=errors_of(ARGUMENTS),
 )  # fmt: skip

@@ -19,30 +19,30 @@ Change = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 def _mutant(name: str, change: Change, why: str) -> Mutant:
     """In float64 and rounded once, with one thing amiss."""
 
-    def run(x: Tensor, y: Tensor, length_scale: Tensor, function: str) -> Tensor:
-        return change(x.double(), y.double(), length_scale.double(), function).to(x.dtype)
+    def run(x: Tensor, y: Tensor, length_scale: Tensor, metric: str) -> Tensor:
+        return change(x.double(), y.double(), length_scale.double(), metric).to(x.dtype)
 
     return Mutant(name, run, why)
 
 
-def _of(function: str) -> Change:
-    return lambda x, y, scale, _: value_of(x, y, scale, function)
+def _of(metric: str) -> Change:
+    return lambda x, y, scale, _: value_of(x, y, scale, metric)
 
 
 def _of_output(change: Callable[[Tensor], Tensor]) -> Change:
-    return lambda x, y, scale, function: change(value_of(x, y, scale, function))
+    return lambda x, y, scale, metric: change(value_of(x, y, scale, metric))
 
 
-def _expanded(x: Tensor, y: Tensor, scale: Tensor, function: str) -> Tensor:
+def _expanded(x: Tensor, y: Tensor, scale: Tensor, metric: str) -> Tensor:
     a, b = x.float(), y.float()
     q = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
-    k: Tensor = FUNCTIONS[function].value(q.clamp(min=0).double() / scale.reshape(()).square())
+    k: Tensor = FUNCTIONS[metric].value(q.clamp(min=0).double() / scale.reshape(()).square())
     return k
 
 
-def _without_last(x: Tensor, y: Tensor, scale: Tensor, function: str) -> Tensor:
+def _without_last(x: Tensor, y: Tensor, scale: Tensor, metric: str) -> Tensor:
     keep = max(x.shape[1] - 1, 1)
-    return value_of(x[:, :keep], y[:, :keep], scale, function)
+    return value_of(x[:, :keep], y[:, :keep], scale, metric)
 
 
 def _short(k: Tensor) -> Tensor:

@@ -121,11 +121,11 @@ def _gradient_at(which: int, d: int) -> tuple[Launch, int, int]:
     return GRADIENT.at(WHICH=which, BD=taken, **chosen), chosen["BM"], taken
 
 
-def forward(x: Tensor, y: Tensor, length_scale: Tensor, function: str, out: Any = None) -> Tensor:
+def forward(x: Tensor, y: Tensor, length_scale: Tensor, metric: str, out: Any = None) -> Tensor:
     (n, d), m = x.shape, y.shape[0]
     made = x.new_empty(n, m) if out is None else out
     if made.numel():
-        launch, rows, columns = _forward_at(FUNCTION_NAMES.index(function), d)
+        launch, rows, columns = _forward_at(FUNCTION_NAMES.index(metric), d)
         grid = (triton.cdiv(n, rows), triton.cdiv(m, columns), 1)
         launch(grid, made, x.contiguous(), y.contiguous(), length_scale, n, m, d)
     return made
@@ -146,9 +146,9 @@ def _slopes(
 
 
 def backward(
-    grad: Tensor, x: Tensor, y: Tensor, length_scale: Tensor, function: str, needs: list[bool], out: Any = None
+    grad: Tensor, x: Tensor, y: Tensor, length_scale: Tensor, metric: str, needs: list[bool], out: Any = None
 ) -> tuple[Tensor, ...]:
-    inputs, which = (x, y, length_scale), FUNCTION_NAMES.index(function)
+    inputs, which = (x, y, length_scale), FUNCTION_NAMES.index(metric)
     made = out or tuple(t.new_empty(t.shape if want else 0) for t, want in zip(inputs, needs, strict=True))
     a, b = x.contiguous(), y.contiguous()
     if needs[0] or needs[2]:
