@@ -118,7 +118,7 @@ def _make(
     ends = torch.tensor([0, *lengths]).cumsum(0)
     return {
         "crow_indices": ends.to(index), "col_indices": column.to(index),
-        "values": draw(of_values, generator, dtype, int(ends[-1])),
+        "values": draw(of_values, generator, dtype, sum(lengths)),
         "dense": draw(kind, generator, dtype, K, *(() if D is None else (D,))),
     }  # fmt: skip
 

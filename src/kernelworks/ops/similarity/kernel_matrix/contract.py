@@ -174,6 +174,6 @@ CONTRACT = Contract(
     check=check_of(ARGUMENTS), reference=reference, bound=bound, gradient_bound=gradient_bound, cost=cost, dims=dims,
     cases=tuple(_cases()), bench_cases=_sized(((1024, 1024, 3), (4096, 4096, 8))),
     device_cases=_sized(((1031, 2053, 3), (513, 777, 16), (257, 300, 64)), EVERY),
-    device_bench_cases=_sized(((16_384, 16_384, 3), (8192, 8192, 64))),
+    device_bench_cases=_sized(((16_384, 16_384, 3), (32_768, 8192, 64))),
     errors=errors_of(ARGUMENTS),
 )  # fmt: skip
