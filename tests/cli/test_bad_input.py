@@ -81,6 +81,7 @@ WRONG: tuple[tuple[str, str], ...] = (
     ("swap prog.py", "FILE.py:FUNCTION"),
     ("swap prog.py:nofn", "prog.py has no function 'nofn'"),
     ("learn zzz", "got 'zzz'"),
+    ("experiment zzz", "no experiment is called 'zzz'"),
     ("descend prog.py:nofn", "prog.py has no function 'nofn'"),
     ("descend nofile.py", "no file 'nofile.py'"),
     ("climb zzz", "there is no ladder 'zzz'"),
