@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from kernelworks.diagnose.fix import worker_limit
 from kernelworks.diagnose.fix.worker_limit import REST_S, WorkerLimit
-from kernelworks.machine.child_process import Group
+from kernelworks.machine.child_process import Tree, tree_now
 
 SILENT_S = 60.0
 
@@ -17,7 +23,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.share, self.compiles = 0.0, 0.0, False
         monkeypatch.setattr(worker_limit.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(worker_limit, "group_now", lambda pid: Group(self.share * self.now, self.compiles))
+        monkeypatch.setattr(worker_limit, "tree_now", lambda pid: Tree(self.share * self.now, self.compiles))
         monkeypatch.setattr(worker_limit, "resident_bytes", lambda pid: 0)
 
     def ends_after(self, most: float = 1000.0, budget: float = float("inf")) -> float | None:
@@ -59,3 +65,22 @@ def test_what_says_something_begins_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     limit.end()
     clock.now += 1000.0
     assert not limit.is_reached(float("inf"))
+
+
+def test_a_compiler_is_seen_in_a_session_of_its_own(tmp_path: Path) -> None:
+    """So ours are started, and so a builder in the background is."""
+    compiler = tmp_path / "cc1plus"
+    compiler.symlink_to(os.path.realpath(shutil.which("sleep") or "/bin/sleep"))
+    program = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([{str(compiler)!r}, '1000'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\nsys.stdin.read()\nchild.kill()\nchild.wait()"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        assert int(worker.stdout.readline())  # Popen returns once the child runs its program
+        seen = tree_now(worker.pid)
+        worker.stdin.close()
+    assert seen.compiles and seen.cpu_s > 0
+    assert not tree_now(worker.pid).compiles

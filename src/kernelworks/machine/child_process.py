@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["COMPILERS", "Group", "group_now", "wait_unless_stuck"]
+__all__ = ["COMPILERS", "Tree", "tree_now", "wait_unless_stuck"]
 
 COMPILERS = {"cc1plus", "cc1", "g++", "c++", "clang++", "clang", "as", "ld", "nvcc", "cicc", "ptxas"}
 
@@ -50,23 +50,30 @@ def _state(pid: int) -> tuple[bool, float]:
 
 
 @dataclass(frozen=True)
-class Group:
-    """A process group at one moment."""
+class Tree:
+    """A process and all that it has started, at one moment."""
 
     cpu_s: float  # that its processes and the ended children of those have used
     compiles: bool  # a compiler is one of them
 
 
-def group_now(group: int) -> Group:
-    """What a process group has used by now, and whether a compiler is in it. Cost: some ms: all processes are read."""
-    ticks, compiles = 0, False
+def tree_now(root: int) -> Tree:
+    """What a process and those below it have used by now, in whatever group or session they are, and whether a compiler
+    is one of them. Cost: some ms: all processes are read."""
+    names: dict[int, str] = {}
+    ticks: dict[int, int] = {}
+    below: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
             name, _, rest = (place / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
         except OSError:  # it has ended meanwhile
             continue
-        fields = rest.split()
-        if len(fields) > 14 and int(fields[2]) == group:
-            ticks += sum(map(int, fields[11:15]))
-            compiles = compiles or name in COMPILERS
-    return Group(ticks / os.sysconf("SC_CLK_TCK"), compiles)
+        fields, pid = rest.split(), int(place.name)
+        if len(fields) > 14:
+            names[pid], ticks[pid] = name, sum(map(int, fields[11:15]))
+            below.setdefault(int(fields[1]), []).append(pid)
+    members = [root]
+    for pid in members:  # which grows meanwhile
+        members += below.get(pid, ())
+    used = sum(ticks.get(pid, 0) for pid in members) / os.sysconf("SC_CLK_TCK")
+    return Tree(used, any(names.get(pid) in COMPILERS for pid in members))

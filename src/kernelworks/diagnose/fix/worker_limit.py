@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from kernelworks.machine.child_process import group_now
+from kernelworks.machine.child_process import tree_now
 from kernelworks.machine.memory import available_bytes
 
 __all__ = ["WorkerLimit", "resident_bytes"]
@@ -31,7 +31,7 @@ class WorkerLimit:
     def begin(self, seconds: float) -> None:
         """A trial begins, which may be silent for so long."""
         self._ends, self._seconds, self._cpu_seen = time.monotonic() + seconds, seconds, -1.0
-        self._cpu_at_first = group_now(self._pid).cpu_s
+        self._cpu_at_first = tree_now(self._pid).cpu_s
 
     def progress(self) -> None:
         """It has said something."""
@@ -54,11 +54,11 @@ class WorkerLimit:
         return bool(self.cause)
 
     def _hangs(self, now: float) -> bool:
-        group = group_now(self._pid)
-        if group.compiles or group.cpu_s != self._cpu_seen:
-            self._cpu_seen, self._ran_at = group.cpu_s, now
-        had_its_time = group.cpu_s - self._cpu_at_first > self._seconds
-        return not group.compiles and (had_its_time or now - self._ran_at > REST_S)
+        tree = tree_now(self._pid)
+        if tree.compiles or tree.cpu_s != self._cpu_seen:
+            self._cpu_seen, self._ran_at = tree.cpu_s, now
+        had_its_time = tree.cpu_s - self._cpu_at_first > self._seconds
+        return not tree.compiles and (had_its_time or now - self._ran_at > REST_S)
 
 
 def resident_bytes(pid: int) -> int:
