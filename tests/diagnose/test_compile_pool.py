@@ -1,4 +1,4 @@
-"""Compilers beside a fix, by their pool: halted as a whole, ended as a whole, and each of them costs its own form alone."""
+"""Compilers beside a fix, by their pool: halted as a whole, ended as a whole; each of them costs its own form alone."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from kernelworks.records.fix import APPLIED, Fix
 
 PROGRAM = Path(__file__).parents[1] / "support" / "compiling_program.py"
 NAMES = {"first", "second", "third"}
+MORE_FAULTS = ("hang", "disk")
 
 
 def fixed(cores: float, folder: Path, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> tuple[Fix, list[list[str]]]:
@@ -48,9 +49,7 @@ def test_on_two_cores_nothing_works_beside(tmp_path: Path, ceilings: Peaks, monk
 
 
 @pytest.mark.usefixtures("quick_processes")
-@pytest.mark.parametrize(
-    "fault", ["segfault", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("hang", "disk"))]
-)
+@pytest.mark.parametrize("fault", ["segfault", *(pytest.param(f, marks=pytest.mark.thorough) for f in MORE_FAULTS)])
 def test_a_fault_beside_costs_nothing(
     fault: str, tmp_path: Path, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

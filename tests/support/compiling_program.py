@@ -1,7 +1,7 @@
 """A program that sleeps, and compilers of it that sleep too, unless what they make lies in a folder by then.
 
-``KEPT`` is that folder, and its file ``log`` says who compiled what. ``BESIDE`` names what a process that compiles beside
-the search does instead; the search's own never does.
+``KEPT`` is that folder, and its file ``log`` says who compiled what. ``BESIDE`` names what a process that compiles
+beside the search does instead; the search's own never does.
 """
 
 from __future__ import annotations
