@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernelworks.diagnose.fix import compile_pool
-from kernelworks.diagnose.fix.compile_forms import FAILED, READY
+from kernelworks.diagnose.fix.compile_forms import FORM_FAILED, FORM_READY
 from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.machine.process_tree import ProcessTree
 
@@ -73,10 +73,10 @@ def test_what_is_compiled_is_told_with_its_seconds_and_leaves_nobody(pool: tuple
     beside, told = pool
     ask(beside, "leaves")
     until(beside, lambda: bool(told.states()))
-    assert told == [{"kind": "form", "key": "leaves", "state": READY, "loads_s": 2.0, "cold_s": 40.0}]
+    assert told == [{"kind": "form", "key": "leaves", "state": FORM_READY, "loads_s": 2.0, "cold_s": 40.0}]
     assert not beside.running and all(state_of(pid) in "ZX" for pid in beside._tree.members())
     ask(beside, "leaves")  # another worker of the search asks again
-    assert len(told) == 2 and told[1]["state"] == READY
+    assert len(told) == 2 and told[1]["state"] == FORM_READY
     assert [step.what for step in beside.steps] == ["compiling: leaves", "compiled in 40 s: leaves"]
 
 
@@ -92,7 +92,7 @@ def test_each_fault_costs_its_own_form_and_says_why(
     }  # fmt: skip
     ask(beside, *whys, "compiles")
     until(beside, lambda: len(told.states()) == len(whys) + 1)
-    assert told.states() == {**dict.fromkeys(whys, FAILED), "compiles": READY}
+    assert told.states() == {**dict.fromkeys(whys, FORM_FAILED), "compiles": FORM_READY}
     assert all(why in beside.forms[key].why for key, why in whys.items())
     assert "1 of 6 forms compiled" in beside.note()
 
@@ -156,7 +156,7 @@ def test_a_search_that_waits_for_what_stands_is_set_free(
     assert beside.running
     monkeypatch.setattr(compile_pool, "STANDING_S", 0.0)
     until(beside, lambda: not beside.running)
-    assert told.states() == {"works": FAILED} and "may have waited" in beside.forms["works"].why
+    assert told.states() == {"works": FORM_FAILED} and "may have waited" in beside.forms["works"].why
 
 
 def test_no_memory_and_no_cache_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_no_memory_and_no_cache_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
         made.hears({**NEEDS, **more})
         ask(made, "form")
         made.look()
-        assert told.states() == {"form": FAILED} and why in made.steps[0].what and not made.note()
+        assert told.states() == {"form": FORM_FAILED} and why in made.steps[0].what and not made.note()
 
 
 def test_how_many_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

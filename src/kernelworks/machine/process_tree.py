@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["ProcessTree"]
 
 POLL_S = 0.002
-STOPPED = frozenset("TtZX")  # states of a process that does nothing
+STILL_STATES = frozenset("TtZX")  # states of a process that does nothing
 
 
 class ProcessTree:
@@ -56,7 +56,7 @@ class ProcessTree:
             for pid in fresh:  # what these have started meanwhile is found in the next look
                 _signal(pid, signal.SIGSTOP)
             stopped.update(fresh)
-            if not fresh and all(_field(pid, 0) in STOPPED or not _field(pid, 0) for pid in stopped):
+            if not fresh and all(_field(pid, 0) in STILL_STATES or not _field(pid, 0) for pid in stopped):
                 return True
             if time.monotonic() > ends:
                 return False

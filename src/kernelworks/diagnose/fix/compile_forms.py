@@ -16,11 +16,11 @@ from kernelworks.diagnose.fix.channel import Channel
 from kernelworks.diagnose.optimization import Candidate, Site
 
 __all__ = [
-    "ASKED", "FAILED", "READY", "CompileForm", "Compilers", "CompilersBeside", "FormState", "candidate_of",
-    "plain_candidate",
+    "FORM_ASKED", "FORM_FAILED", "FORM_READY", "CompileForm", "Compilers", "CompilersBeside", "FormState",
+    "candidate_of", "plain_candidate",
 ]  # fmt: skip
 
-ASKED, READY, FAILED = "asked", "ready", "failed"
+FORM_ASKED, FORM_READY, FORM_FAILED = "asked", "ready", "failed"
 HALTING_S = 10.0  # for the word that they stand
 STILL_S = 0.05  # until a device has done what it was given before
 
@@ -65,7 +65,7 @@ class CompileForm:
 class FormState:
     """``cold_s`` is what the compiler took, ``loads_s`` what it is expected to take once more with its caches."""
 
-    state: str = ASKED
+    state: str = FORM_ASKED
     loads_s: float = 0.0
     cold_s: float = 0.0
 
@@ -82,12 +82,12 @@ class Compilers:
     def ask(self, form: CompileForm) -> None:
         """Has it compiled, if that was not asked yet."""
 
-    def known(self, form: CompileForm) -> FormState | None:
+    def form_state(self, form: CompileForm) -> FormState | None:
         """None if it was not asked for."""
         return None
 
     def wait(self, forms: Iterable[CompileForm], seconds: float, say: Callable[[], None]) -> None:
-        """Until one of these is not ``ASKED`` any more, or for so many seconds."""
+        """Until one of these is not ``FORM_ASKED`` any more, or for so many seconds."""
 
     def halt(self) -> None:
         """Returns once they stand still, and the device is done with what they gave it."""
@@ -120,7 +120,7 @@ class CompilersBeside(Compilers):
             if self._may_work:
                 self._channel.send("go on")
 
-    def known(self, form: CompileForm) -> FormState | None:
+    def form_state(self, form: CompileForm) -> FormState | None:
         while (message := self._channel.receive(0.0)) is not None:
             self._take(message)
         return self._states.get(form.key)
@@ -128,7 +128,7 @@ class CompilersBeside(Compilers):
     def wait(self, forms: Iterable[CompileForm], seconds: float, say: Callable[[], None]) -> None:
         waited = [form.key for form in forms if form.key in self._states]
         ends = time.monotonic() + seconds
-        while all(self._states[key].state == ASKED for key in waited) and (left := ends - time.monotonic()) > 0:
+        while all(self._states[key].state == FORM_ASKED for key in waited) and (left := ends - time.monotonic()) > 0:
             say()
             message = self._channel.receive(min(left, self.SAYS_S))
             if message is not None:
@@ -150,7 +150,7 @@ class CompilersBeside(Compilers):
 
     def go_on(self) -> None:
         self._may_work = True
-        if any(state.state == ASKED for state in self._states.values()):
+        if any(state.state == FORM_ASKED for state in self._states.values()):
             self._channel.send("go on")
 
     def _take(self, message: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from kernelworks.diagnose.fix.compile_forms import ASKED, FAILED, READY
+from kernelworks.diagnose.fix.compile_forms import FORM_ASKED, FORM_FAILED, FORM_READY
 from kernelworks.machine import environment
 from kernelworks.machine.child_process import tree_now
 from kernelworks.machine.memory import available_bytes
@@ -57,7 +57,7 @@ class _Form:
 
     key: str
     says: str
-    state: str = ASKED
+    state: str = FORM_ASKED
     loads_s: float = 0.0
     cold_s: float = 0.0
     why: str = ""
@@ -103,7 +103,7 @@ class CompilePool:
 
     @property
     def waiting(self) -> list[_Form]:
-        return [form for form in self.forms.values() if form.process is None and form.state == ASKED]
+        return [form for form in self.forms.values() if form.process is None and form.state == FORM_ASKED]
 
     # ------------------------------------------------------------ what a worker says
 
@@ -126,9 +126,9 @@ class CompilePool:
 
     def _compile(self, message: Mapping[str, Any]) -> None:
         form = self.forms.setdefault(message["key"], _Form(message["key"], message["says"]))
-        if self.most < 1 and form.state == ASKED:
-            form.state, form.why = FAILED, self._none
-        if form.state != ASKED:
+        if self.most < 1 and form.state == FORM_ASKED:
+            form.state, form.why = FORM_FAILED, self._none
+        if form.state != FORM_ASKED:
             self.tell(form.as_message())
 
     def _halt(self, message: Mapping[str, Any]) -> None:
@@ -218,10 +218,10 @@ class CompilePool:
         form.ours.close()
         said = next(json_messages(line.decode(errors="replace") for line in form.heard.split(b"\n") if line), None)
         if said is not None and said["kind"] == "compiled":
-            form.state, form.loads_s, form.cold_s = READY, said["loads_s"], said["cold_s"]
+            form.state, form.loads_s, form.cold_s = FORM_READY, said["loads_s"], said["cold_s"]
             self._step(f"compiled in {form.cold_s:.0f} s: {form.says}")
         else:
-            form.state, form.why = FAILED, said["why"] if said is not None else why
+            form.state, form.why = FORM_FAILED, said["why"] if said is not None else why
             self._step(f"not compiled, as {form.why}: {form.says}")
         form.errors.close()
         form.process = form.ours = form.errors = None
@@ -239,10 +239,10 @@ class CompilePool:
 
     def note(self) -> str:
         """How many worked beside, and what came of them, for a reader; "" if none did."""
-        began = [form for form in self.forms.values() if form.state != ASKED or form.process]
+        began = [form for form in self.forms.values() if form.state != FORM_ASKED or form.process]
         if not began or self.most < 1:
             return ""
-        ready = sum(form.state == READY for form in began)
+        ready = sum(form.state == FORM_READY for form in began)
         lost = sorted({form.why for form in began if form.why})
         why = f" ({'; '.join(lost[:2])})" if lost else ""
         return (

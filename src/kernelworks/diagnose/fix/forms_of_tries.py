@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.fix.compile_forms import ASKED, READY, CompileForm, Compilers
+from kernelworks.diagnose.fix.compile_forms import FORM_ASKED, FORM_READY, CompileForm, Compilers
 from kernelworks.diagnose.fix.order import COMPILERS, INDEPENDENT, SETTINGS, TUNED, prediction_s, stage, tries_above
 from kernelworks.diagnose.fix.worker_limit import resident_bytes
 from kernelworks.diagnose.optimization import CompiledBeside
 from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.compiler_settings import keeps_compiled
 from kernelworks.diagnose.optimizations.trial import draws
-from kernelworks.measure.clock.beside import untimed
+from kernelworks.measure.clock.work_beside import untimed_section
 
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
@@ -78,7 +78,7 @@ class FormsOfTries:
     def refresh(self, tries: Iterable[Try]) -> None:
         """Notes of each what its compiler takes by now."""
         for one in tries if self.compilers.number else ():
-            compiled = self.compiled(one, self.search.beside(one)) if self.is_ready(one) else None
+            compiled = self.compiled_form(one, self.search.tries_beside(one)) if self.is_ready(one) else None
             one.loads_s = compiled.loads_s if compiled is not None else None
 
     def following(self, groups: Sequence[list[Try]]) -> list[Try]:
@@ -99,7 +99,7 @@ class FormsOfTries:
             if others and prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
                 continue  # what is compiled beside is nearer
             self.ask(one for one in every if one is not first)
-            for form in self.of(first, self.search.beside(first))[1:]:
+            for form in self.of(first, self.search.tries_beside(first))[1:]:
                 self._ask(form)
             return group
         return [] if any(self.is_pending(one) for one in every) else groups[0]
@@ -107,7 +107,7 @@ class FormsOfTries:
     def ask(self, tries: Iterable[Try]) -> None:
         """Has compiled what these need."""
         for one in tries:
-            for form in self.of(one, self.search.beside(one)):
+            for form in self.of(one, self.search.tries_beside(one)):
                 self._ask(form)
 
     def _ask(self, form: CompileForm) -> None:
@@ -126,18 +126,18 @@ class FormsOfTries:
 
     def is_pending(self, one: Try) -> bool:
         """Whether something that it needs is being compiled, and may be ready in time."""
-        forms = self.of(one, self.search.beside(one))
+        forms = self.of(one, self.search.tries_beside(one))
         return bool(self._asked(forms)) and self._seconds_to_wait(one) > 0
 
     def is_ready(self, one: Try) -> bool:
         """Whether all that it needs has been compiled."""
-        forms = self.of(one, self.search.beside(one))
-        states = [self.compilers.known(form) for form in forms]
-        return bool(states) and all(state is not None and state.state == READY for state in states)
+        forms = self.of(one, self.search.tries_beside(one))
+        states = [self.compilers.form_state(form) for form in forms]
+        return bool(states) and all(state is not None and state.state == FORM_READY for state in states)
 
     def _asked(self, forms: Iterable[CompileForm]) -> list[CompileForm]:
-        known = ((form, self.compilers.known(form)) for form in forms)
-        return [form for form, state in known if state is not None and state.state == ASKED]
+        known = ((form, self.compilers.form_state(form)) for form in forms)
+        return [form for form, state in known if state is not None and state.state == FORM_ASKED]
 
     def _seconds_to_wait(self, one: Try) -> float:
         budget = self.search.scene.budget
@@ -147,28 +147,28 @@ class FormsOfTries:
     def wait(self, tries: Sequence[Try]) -> None:
         """Until something of what these need has been compiled, or cannot be in time."""
         for one in tries:
-            forms = self._asked(self.of(one, self.search.beside(one)))
+            forms = self._asked(self.of(one, self.search.tries_beside(one)))
             seconds = self._seconds_to_wait(one)
             if forms and seconds > 0:
                 says = f"waiting for a compiler beside: {forms[0].says}"
-                every = [f for other in tries for f in self._asked(self.of(other, self.search.beside(other)))]
-                with untimed():
+                every = [f for other in tries for f in self._asked(self.of(other, self.search.tries_beside(other)))]
+                with untimed_section():
                     self.compilers.wait(every, seconds, functools.partial(self.search.step, says))
                 return
 
     # ------------------------------------------------------------ what it takes by then
 
-    def compiled(self, one: Try, others: Sequence[Try]) -> CompiledBeside | None:
+    def compiled_form(self, one: Try, others: Sequence[Try]) -> CompiledBeside | None:
         """What is known of a compiler's form with those in place, if it is ready."""
         form = next(self._forms(one, others), None) if self.compilers.number else None
-        state = self.compilers.known(form) if form is not None else None
-        return CompiledBeside(state.loads_s, state.cold_s) if state is not None and state.state == READY else None
+        state = self.compilers.form_state(form) if form is not None else None
+        return CompiledBeside(state.loads_s, state.cold_s) if state is not None and state.state == FORM_READY else None
 
     def remake_s(self, one: Try, rest: Sequence[Try]) -> float:
         """Seconds to make anew what stands on top of one."""
         seconds = 0.0
         for other in tries_above(one, rest):
-            ready = self.compiled(other, [*rest, one])
+            ready = self.compiled_form(other, [*rest, one])
             seconds += (
                 ready.loads_s if ready is not None else other.promise.cost_s if other.promise is not None else 0.0
             )

@@ -9,7 +9,7 @@ from kernelworks.diagnose.optimization import Scene
 from kernelworks.machine import place_of
 from kernelworks.records.fix import Fix, SearchStep
 
-__all__ = ["fix_record", "in_a_line", "noted", "place", "with_budget"]
+__all__ = ["fix_record", "in_a_line", "note_step", "place", "with_budget"]
 
 MOST_STEPS = 400  # in a record
 
@@ -45,7 +45,7 @@ def in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
 
 
-def noted(steps: list[SearchStep], what: str, scene: Scene | None) -> list[SearchStep]:
+def note_step(steps: list[SearchStep], what: str, scene: Scene | None) -> list[SearchStep]:
     """The steps with this one, unless it is the last one still."""
     if steps and steps[-1].what == what:
         return steps

@@ -16,7 +16,7 @@ from kernelworks.records import history
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["UNFORESEEN", "predict_group", "predicted"]
+__all__ = ["UNFORESEEN", "is_worth_a_try", "predict_group"]
 
 RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
 FIRST = 0.1  # of the wall clock: what is predicted to save so much is tried before more is predicted,
@@ -45,17 +45,17 @@ def predict_group(search: Search, tries: Iterable[Try], waiting: Sequence[Try]) 
             (later if reserved else search.over).append(one)
             continue
         with budget.reserve(max(reserved, own_s)):
-            worth = predicted(search, one, search.beside(one))
+            worth = is_worth_a_try(search, one, search.tries_beside(one))
         if worth:
             found.append(one)
         elif reserved and one in search.over:
             search.over.remove(one)
             one.allotted_s = max(seconds_left, 1e-9)
             later.append(one)
-    return found + [less for one in tries if one not in (*found, *later) for less in search.less(one)], later
+    return found + [less for one in tries if one not in (*found, *later) for less in search.lesser_tries(one)], later
 
 
-def predicted(search: Search, one: Try, upon: Sequence[Try]) -> bool:
+def is_worth_a_try(search: Search, one: Try, upon: Sequence[Try]) -> bool:
     """Whether it is worth a try in a program with just those in place."""
     one.why = ""
     if one.candidate.advice:
@@ -74,7 +74,7 @@ def _promised(search: Search, one: Try, upon: Sequence[Try]) -> None:
     search.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
     assert scene.budget is not None
     scene.budget.ask("predicting its gain")
-    scene.compiled = search.forms.compiled(one, upon)
+    scene.compiled = search.forms.compiled_form(one, upon)
     try:
         with search.with_beneath(one, upon):
             found = one.optimization.predict(scene, one.candidate)

@@ -46,10 +46,10 @@ from kernelworks.diagnose.fix.order import (
     tries_above,
     tries_beneath,
 )
-from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, noted, place, with_budget
+from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, note_step, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
-from kernelworks.diagnose.fix.predict import UNFORESEEN, predict_group, predicted
+from kernelworks.diagnose.fix.predict import UNFORESEEN, is_worth_a_try, predict_group
 from kernelworks.diagnose.fix.program_roots import find_program_roots
 from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
 from kernelworks.diagnose.fix.resume import resume
@@ -64,8 +64,8 @@ from kernelworks.diagnose.optimization import (
     Rejected,
     Scene,
 )
-from kernelworks.measure.clock.beside import untimed
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
@@ -132,7 +132,7 @@ class Search:
 
     def step(self, what: str) -> None:
         self.doing = what
-        self.steps = noted(self.steps, what, getattr(self, "scene", None))
+        self.steps = note_step(self.steps, what, getattr(self, "scene", None))
         self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
@@ -170,13 +170,13 @@ class Search:
                     self.forms.wait([*waiting, *pending])
                 continue
             waiting.remove(one)
-            beside = self.beside(one)
+            beside = self.tries_beside(one)
             if one.saves is None or set(one.upon) == set(beside):
-                waiting += [*self._considered(one), *self.less(one)]
-            elif predicted(self, one, beside):  # anew, of the program as it is by now: it waits for its turn again
+                waiting += [*self._considered(one), *self.lesser_tries(one)]
+            elif is_worth_a_try(self, one, beside):  # anew, of the program as it is by now: it waits for its turn again
                 waiting.append(one)
             else:
-                waiting += self.less(one)
+                waiting += self.lesser_tries(one)
             if later and one.found is not None:
                 waiting, later = predict_group(self, later, waiting)
 
@@ -264,12 +264,12 @@ class Search:
             )
         ]
 
-    def beside(self, one: Try) -> list[Try]:
+    def tries_beside(self, one: Try) -> list[Try]:
         """What stays in place with it."""
         rivals = self._rivals(one)
         return [other for other in self.kept if other not in rivals]
 
-    def less(self, one: Try) -> list[Try]:
+    def lesser_tries(self, one: Try) -> list[Try]:
         """What is worth a try instead of a rejected one, if nothing else has its place: a part of what it does."""
         less = one.promise.less if one.promise is not None else None
         if one.applied or less is None or self._rivals(one):
@@ -281,7 +281,7 @@ class Search:
         one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
-        return [each for each in tries if predicted(self, each, self.beside(each))]
+        return [each for each in tries if is_worth_a_try(self, each, self.tries_beside(each))]
 
     def _left(self, one: Try) -> float:
         """What it is predicted to save of the program as it is by now, in the place of its rivals; 0 if nothing was
@@ -324,7 +324,7 @@ class Search:
         rivals = self._rivals(one)
         self.scene.budget.ask("benchmarking two optimizations of one place")
         self.step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
-        left = 1 - duel(self.scene, one, rivals, self.beside(one))
+        left = 1 - duel(self.scene, one, rivals, self.tries_beside(one))
         for other in rivals:
             left *= 1 - other.saved_share
         one.predicted = 1 - left
@@ -341,7 +341,7 @@ class Search:
             cost_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
             one.promise, one.why, one.upon = Promise(None, cost_s, how="measured as a whole"), "", tuple(self.kept)
             return True
-        if predicted(self, one, self.kept):
+        if is_worth_a_try(self, one, self.kept):
             return True
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
         return False
@@ -380,7 +380,7 @@ class Search:
 
     def _measured(self, one: Try) -> None:
         """Puts it in place where it belongs, and makes anew what comes on top of it."""
-        rest, budget = self.beside(one), self.scene.budget
+        rest, budget = self.tries_beside(one), self.scene.budget
         remade = tries_above(one, rest)
         assert budget is not None
         needs_s = self.forms.remake_s(one, rest)
@@ -404,7 +404,7 @@ class Search:
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
         self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
-        with untimed():
+        with untimed_section():
             check_outputs(scene, one, together, self.kept, part_s(scene))
         if one.why:
             one.rejected = True
@@ -423,7 +423,7 @@ class Search:
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
         gained, beside = gain > noise and not theirs, rest if self.plan is None else self.tried
-        with untimed():
+        with untimed_section():
             wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong

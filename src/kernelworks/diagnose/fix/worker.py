@@ -21,7 +21,7 @@ from kernelworks.diagnose.fix.compile_forms import Compilers, CompilersBeside
 from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
 from kernelworks.diagnose.fix.result import so_far
 from kernelworks.machine.parent_process import die_with_parent
-from kernelworks.measure.clock.beside import Beside, installed
+from kernelworks.measure.clock.work_beside import WorkBeside, installed_work
 from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.profile.standard_input import kept_input
@@ -88,7 +88,7 @@ def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
     def say(text: str) -> None:
         channel.send("say", text=text, notice=isinstance(text, Notice))
 
-    with installed(Beside(compilers.halt, compilers.go_on)) if compilers.number else contextlib.nullcontext():
+    with installed_work(WorkBeside(compilers.halt, compilers.go_on)) if compilers.number else contextlib.nullcontext():
         return run_diagnosis(
             program, fixing, _peaks(request["peaks"]), request["budget_s"], say, tuple(request["counters"]),
             rough=request["rough"],

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernelworks.measure.clock.beside import timed
+from kernelworks.measure.clock.work_beside import timed_section
 
 __all__ = ["choosing_nothing", "choosing_undisturbed"]
 
@@ -28,7 +28,7 @@ def choosing_undisturbed() -> Iterator[None]:
     def alone(was: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(was)
         def benchmark(*args: Any, **kwargs: Any) -> Any:
-            with timed():
+            with timed_section():
                 return was(*args, **kwargs)
 
         return benchmark

@@ -21,8 +21,8 @@ from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Roots, Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
-from kernelworks.measure.clock.beside import untimed
 from kernelworks.measure.clock.noise import sample_windows
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.profile.budget import Budget
 
 __all__ = ["ModuleRace", "call_once", "draws", "race", "race_promise", "run_s", "share_saved"]
@@ -145,7 +145,7 @@ def _race_sample(
 ) -> tuple[float, float, float]:
     """Seconds as it is, changed, and of the first call when it is changed."""
     step, first = _step if backward else _call, 0.0
-    with untimed():
+    with untimed_section():
         for _ in range(FIRST):
             ask()
             last = _seconds(step, sample, state, variants[1], with_sync)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from kernelworks.measure.clock.beside import timed
+from kernelworks.measure.clock.work_beside import timed_section
 
 __all__ = [
     "LIMIT",
@@ -180,7 +180,7 @@ class SampledWindows(Generic[T]):
         return sorted(self.noises, key=lambda n: (n.kept_share, n.share))[len(self.noises) // 2]
 
 
-@timed()
+@timed_section()
 def sample_windows(
     sample: Callable[[], T],
     wanted: int,

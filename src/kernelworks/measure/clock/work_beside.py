@@ -1,8 +1,9 @@
 """Work of ours that other processes do beside what a process measures: it is halted whenever something is timed.
 
 Whoever has such work (a fix whose compilers work in processes of their own) installs how to halt it and how to let it
-go on. From then on it stands, but while ``untimed`` is entered; ``timed`` within that halts it again. Where nothing is
-installed both do nothing. A backward pass may be timed in a thread of autograd's own, so this is of the process.
+go on. From then on it stands, but while ``untimed_section`` is entered; ``timed_section`` within that halts it again.
+Where nothing is installed both do nothing. A backward pass may be timed in a thread of autograd's own, so this is of
+the process.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Beside", "installed", "timed", "untimed"]
+__all__ = ["WorkBeside", "installed_work", "timed_section", "untimed_section"]
 
 
 @dataclass(frozen=True)
-class Beside:
+class WorkBeside:
     """``halt`` returns once the work stands, ``go_on`` at once. Both are cheap if there is none."""
 
     halt: Callable[[], None]
@@ -24,13 +25,13 @@ class Beside:
 
 
 _state = threading.RLock()
-_work: list[Beside] = []
+_work: list[WorkBeside] = []
 _levels: list[bool] = [True]  # whether what is done now is timed, by nesting
 
 
 @contextlib.contextmanager
-def installed(work: Beside) -> Iterator[None]:
-    """Within, this work stands unless something is ``untimed``."""
+def installed_work(work: WorkBeside) -> Iterator[None]:
+    """Within, this work stands unless something is ``untimed_section``."""
     _work.append(work)
     try:
         yield
@@ -39,14 +40,14 @@ def installed(work: Beside) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def timed() -> Iterator[None]:
+def timed_section() -> Iterator[None]:
     """What is done within is measured, or chosen by times."""
     with _level(timing=True):
         yield
 
 
 @contextlib.contextmanager
-def untimed() -> Iterator[None]:
+def untimed_section() -> Iterator[None]:
     """Of what is done within no time is told but how long it took: a compiler, a verification, a wait."""
     with _level(timing=False):
         yield
