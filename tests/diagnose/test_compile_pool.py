@@ -19,7 +19,8 @@ from kernelworks.machine.process_tree import ProcessTree
 
 SUPPORT = Path(__file__).parents[1] / "support"
 NEEDS = {
-    "kind": "compilers", "backward": False, "bytes_each": 1, "gpu_bytes_each": 0, "gpu_bytes_free": 0, "keeps": True
+    "kind": "compilers", "backward": False, "bytes_each": 1, "gpu_bytes_each": 0, "gpu_bytes_free": 0, "keeps": True,
+    "wall_s": 0.0,
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CompilePool, Told]]:
 
 def ask(pool: CompilePool, *keys: str) -> None:
     for key in keys:
-        pool.hears({"kind": "compile", "key": key, "says": key})
+        pool.hears({"kind": "compile", "key": key, "says": key, "batch": 0})
     pool.hears({"kind": "go on"})
 
 
@@ -154,7 +155,7 @@ def test_a_search_that_waits_for_what_stands_is_set_free(
     beside.hears({"kind": "halt"})
     beside.look()
     assert beside.running
-    monkeypatch.setattr(compile_pool, "STANDING_S", 0.0)
+    beside.standing_s = 0.0
     until(beside, lambda: not beside.running)
     assert told.states() == {"works": FORM_FAILED} and "may have waited" in beside.forms["works"].why
 
@@ -190,7 +191,7 @@ from kernelworks.diagnose.fix import compile_pool
 compile_pool.MODULE, compile_pool.LETS_GO_S = "compile_stub_that_dies", 0.0
 pool = compile_pool.CompilePool({"target": ""}, 2, lambda: 0.0)
 pool.hears(NEEDS)
-pool.hears({"kind": "compile", "key": "works", "says": ""})
+pool.hears({"kind": "compile", "key": "works", "says": "", "batch": 0})
 pool.hears({"kind": "go on"})
 while len(pool._tree.members()) < 2:
     pool.look()

@@ -79,8 +79,9 @@ class Compilers:
         """Said once, before anything is asked: what a copy of the program needs, and after how many seconds a device
         has done what it was given."""
 
-    def ask(self, form: CompileForm) -> None:
-        """Has it compiled, if that was not asked yet."""
+    def ask(self, form: CompileForm, batch: int) -> None:
+        """Has it compiled, if that was not asked yet. What is asked in a later batch comes first: the search is there
+        by then."""
 
     def form_state(self, form: CompileForm) -> FormState | None:
         """None if it was not asked for."""
@@ -113,10 +114,10 @@ class CompilersBeside(Compilers):
         if self.number:
             self._channel.send("compilers", **needs)
 
-    def ask(self, form: CompileForm) -> None:
+    def ask(self, form: CompileForm, batch: int) -> None:
         if self.number and form.key not in self._states:
             self._states[form.key] = FormState()
-            self._channel.send("compile", key=form.key, says=form.says)
+            self._channel.send("compile", key=form.key, says=form.says, batch=batch)
             if self._may_work:
                 self._channel.send("go on")
 

@@ -39,6 +39,7 @@ MEMORY_SHARE = 0.5  # of what is free, for all of them
 LEAST_BYTES = 1 << 30  # with less left the last one is ended
 LETS_GO_S = 0.3  # after so long they go on: what is shorter is not worth halting them again
 STANDING_S = 60.0  # for which they stand while nothing is heard of the search: it may wait for what one of them holds
+STANDING_RUNS = 6  # of the program, beside
 REST_S = 60.0  # in which none of its processes ran, and it was not halted: it hangs
 LOOK_S = 5.0  # between two looks at that
 WORDS = 200
@@ -57,6 +58,7 @@ class _Form:
 
     key: str
     says: str
+    batch: int = 0
     state: str = FORM_ASKED
     loads_s: float = 0.0
     cold_s: float = 0.0
@@ -86,6 +88,7 @@ class CompilePool:
     tell: Callable[[dict[str, Any]], None] = lambda message: None
     backward: bool = False
     most: int = 0  # how many memory allows
+    standing_s: float = STANDING_S
     _none: str = ""  # why there is none
     _stands: bool = True
     _goes_at: float | None = None
@@ -103,7 +106,9 @@ class CompilePool:
 
     @property
     def waiting(self) -> list[_Form]:
-        return [form for form in self.forms.values() if form.process is None and form.state == FORM_ASKED]
+        """Those of the last batch first, in their order."""
+        left = [form for form in self.forms.values() if form.process is None and form.state == FORM_ASKED]
+        return sorted(left, key=lambda form: -form.batch)
 
     # ------------------------------------------------------------ what a worker says
 
@@ -115,7 +120,7 @@ class CompilePool:
             act[message["kind"]](message)
 
     def _begin(self, message: Mapping[str, Any]) -> None:
-        self.backward = message["backward"]
+        self.backward, self.standing_s = message["backward"], STANDING_S + STANDING_RUNS * message["wall_s"]
         room = MEMORY_SHARE * available_bytes() / max(1, message["bytes_each"])
         if message["gpu_bytes_each"]:
             room = min(room, MEMORY_SHARE * message["gpu_bytes_free"] / message["gpu_bytes_each"])
@@ -125,7 +130,7 @@ class CompilePool:
             self._step(f"no compiler works beside: {self._none}")
 
     def _compile(self, message: Mapping[str, Any]) -> None:
-        form = self.forms.setdefault(message["key"], _Form(message["key"], message["says"]))
+        form = self.forms.setdefault(message["key"], _Form(message["key"], message["says"], message["batch"]))
         if self.most < 1 and form.state == FORM_ASKED:
             form.state, form.why = FORM_FAILED, self._none
         if form.state != FORM_ASKED:
@@ -160,7 +165,7 @@ class CompilePool:
                 form.ran_at = now
         for form in self.running:
             self._look_at(form, now)
-        if self._stands and self.running and now - self._halted_at > STANDING_S:
+        if self._stands and self.running and now - self._halted_at > self.standing_s:
             for form in self.running:
                 self._ended(form, "it was ended: the search may have waited for it")
         if self.running and available_bytes() < LEAST_BYTES:
@@ -237,16 +242,21 @@ class CompilePool:
         if self.forms:
             self._tree.end()
 
+    @property
+    def worked(self) -> int:
+        """How many worked at once, at the most."""
+        return min(self.most, sum(bool(form.mark) for form in self.forms.values()))
+
     def note(self) -> str:
         """How many worked beside, and what came of them, for a reader; "" if none did."""
-        began = [form for form in self.forms.values() if form.state != FORM_ASKED or form.process]
-        if not began or self.most < 1:
+        began = [form for form in self.forms.values() if form.mark]
+        if not self.worked:
             return ""
         ready = sum(form.state == FORM_READY for form in began)
         lost = sorted({form.why for form in began if form.why})
         why = f" ({'; '.join(lost[:2])})" if lost else ""
         return (
-            f"{min(self.most, len(began))} compilers worked beside, halted while anything was timed: "
+            f"{self.worked} compilers worked beside, halted while anything was timed: "
             f"{ready} of {len(began)} forms compiled{why}"
         )
 

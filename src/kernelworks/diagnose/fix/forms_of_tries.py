@@ -41,6 +41,7 @@ THREADS = "threads"  # how many there are stands in the code that inductor write
 class FormsOfTries:
     search: Search
     begun: bool = False
+    batch: int = 0
     own: set[str] = field(default_factory=set)  # keys of what was compiled in this process
 
     @property
@@ -96,8 +97,10 @@ class FormsOfTries:
                 return group
             if self.is_pending(first):
                 continue
-            if others and prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
-                continue  # what is compiled beside is nearer
+            if prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
+                self.ask(group)
+                if others or self.is_pending(first):
+                    continue  # what is compiled beside is nearer, and leaves time for what needs no compiler
             self.ask(one for one in every if one is not first)
             for form in self.of(first, self.search.tries_beside(first))[1:]:
                 self._ask(form)
@@ -106,6 +109,7 @@ class FormsOfTries:
 
     def ask(self, tries: Iterable[Try]) -> None:
         """Has compiled what these need."""
+        self.batch += 1
         for one in tries:
             for form in self.of(one, self.search.tries_beside(one)):
                 self._ask(form)
@@ -117,12 +121,13 @@ class FormsOfTries:
             needs = {
                 "backward": scene.backward, "bytes_each": resident_bytes(os.getpid()), "gpu_bytes_each": 0,
                 "gpu_bytes_free": 0, "keeps": keeps_compiled(),
+                "wall_s": scene.wall,
             }  # fmt: skip
             if torch.cuda.is_initialized():
                 needs["gpu_bytes_each"] = COPIES * torch.cuda.max_memory_reserved() + CONTEXT_BYTES
                 needs["gpu_bytes_free"] = torch.cuda.mem_get_info()[0]
             self.compilers.begin(needs, min(1.0, 2 * scene.wall) if scene.on_gpu else 0.0)
-        self.compilers.ask(form)
+        self.compilers.ask(form, self.batch)
 
     def is_pending(self, one: Try) -> bool:
         """Whether something that it needs is being compiled, and may be ready in time."""

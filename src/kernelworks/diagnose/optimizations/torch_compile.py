@@ -50,6 +50,7 @@ __all__ = [
 
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
+PER_UNROLLED_CALL_S = 0.03  # of a module's: few but where it calls its parts again and again, as one that generates
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
@@ -405,7 +406,19 @@ def _guess(scene: Scene, module: nn.Module) -> float:
         size = PER_CALL_S * _calls_of(scene, module)
     else:
         size = PER_MODULE_S * sum(bool(m._parameters) for m in module.modules())
+        size = max(size, PER_UNROLLED_CALL_S * _calls_in(scene, module))
     return (LEAST_S + size) * (BACKWARD if scene.backward else 1.0)
+
+
+def _calls_in(scene: Scene, root: nn.Module) -> float:
+    """How many of torch's functions a call of an outermost module makes: its share, by time, of all in modules; 0 for
+    what is none."""
+    timeline, took = getattr(scene.forecaster, "timeline", None), scene.roots.seconds.get(id(root), 0.0)
+    if timeline is None or not took:
+        return 0.0
+    inside = sum(bool(call.place.path) and not call.backward for call in timeline.calls)
+    share = took / sum(scene.roots.seconds.values())
+    return share * inside / max(1, scene.roots.calls.get(id(root), 1))
 
 
 def _calls_of(scene: Scene, function: Function) -> float:
