@@ -253,9 +253,7 @@ def test_what_no_compiler_can_compile_is_not_offered(monkeypatch: pytest.MonkeyP
         if settings is not None:
             monkeypatch.setenv("CXX", sys.executable)  # the settings say more than what they were made of
             monkeypatch.setitem(sys.modules, loaded, settings)
-        with pytest.raises(
-            Impossible, match="needs a C.. compiler on a CPU, and 'no-such-compiler' is not on the PATH"
-        ):
+        with pytest.raises(Impossible, match="on a CPU, and 'no-such-compiler' is not on the PATH"):
             list(COMPILE.candidates(scene))
     there = types.SimpleNamespace(cpp=types.SimpleNamespace(cxx=(None, sys.executable)))
     monkeypatch.setitem(sys.modules, loaded, there)

@@ -45,7 +45,7 @@ class Rows(Watcher):
             slow = seconds_of(_MapDatasetFetcher.fetch, fetcher, index)
             fast = seconds_of(_at_once, fetcher.dataset, list(index))
             yield SlowPath(
-                f"{line}: the DataLoader takes a TensorDataset row by row, {slow / fast:.0f}x as long as a batch at once: "
-                "sampler=BatchSampler(RandomSampler(data), batch_size, drop_last=False), batch_size=None",
+                f"{line}: the DataLoader takes a TensorDataset row by row, {slow / fast:.0f}x as long as a batch at "
+                "once: sampler=BatchSampler(RandomSampler(data), batch_size, drop_last=False), batch_size=None",
                 (slow - fast) * self.batches[line],  # of the least times: beside others a run's own say less
             )  # fmt: skip
