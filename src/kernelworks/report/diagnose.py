@@ -169,7 +169,8 @@ def _result(record: Diagnosis, width: int) -> Iterable[Text]:
         said = [_as_sentence(_without_alarm(record))]
     elif fix is not None:
         said = [*result_lines(fix, rough=record.rough), *filter(None, (contended_gain(record),)), *said]
-    said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
+    alarms = [f"Slow path: {alarm}." for alarm in record.alarms]
+    said = [*said, *alarms] if fix is not None and fix.rounds else [*alarms, *said]  # a gain that was got is said first
     if record.interrupted and not record.ambiguous:  # else the headline says so
         said = [_as_sentence(INTERRUPTION), *said]
     label = Text("RESULT", style="bold")
