@@ -243,20 +243,20 @@ class CompilePool:
             self._tree.end()
 
     @property
-    def worked(self) -> int:
+    def number_at_once(self) -> int:
         """How many worked at once, at the most."""
         return min(self.most, sum(bool(form.mark) for form in self.forms.values()))
 
     def note(self) -> str:
         """How many worked beside, and what came of them, for a reader; "" if none did."""
         began = [form for form in self.forms.values() if form.mark]
-        if not self.worked:
+        if not self.number_at_once:
             return ""
         ready = sum(form.state == FORM_READY for form in began)
         lost = sorted({form.why for form in began if form.why})
         why = f" ({'; '.join(lost[:2])})" if lost else ""
         return (
-            f"{self.worked} compilers worked beside, halted while anything was timed: "
+            f"{self.number_at_once} compilers worked beside, halted while anything was timed: "
             f"{ready} of {len(began)} forms compiled{why}"
         )
 

@@ -113,7 +113,7 @@ class Progress:
         if self.pool is not None:
             steps = sorted((*fix.steps, *self.pool.steps), key=lambda step: step.at_s)
             notes = (*fix.notes, *filter(None, [self.pool.note()]))
-            fix = dataclasses.replace(fix, steps=tuple(steps), notes=notes, compilers_beside=self.pool.worked)
+            fix = dataclasses.replace(fix, steps=tuple(steps), notes=notes, compilers_beside=self.pool.number_at_once)
         return dataclasses.replace(found, fix=fix)
 
     def running(self) -> dict[str, Any] | None:
