@@ -92,9 +92,6 @@ class Fix(Record):
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
     compiler_reports: tuple[CompilerReport, ...] = ()  # of compiled regions that were left out, as they are wrong
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file
-<<<<<<< HEAD
     compilers_beside: int = 0  # how many worked beside the search at once, each in a process of its own
     steps: tuple[SearchStep, ...] = ()  # of the search, in the order in which they began
-=======
     patch_folder: str = ""  # that the paths of the patch start from, if it is not the one that the command was given in
->>>>>>> main

@@ -13,11 +13,7 @@ from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.machine import environment
 
-<<<<<<< HEAD
-__all__ = ["IMPL", "Impl", "install_impls", "keeps_compiled", "vector_bits"]
-=======
-__all__ = ["IMPL", "Impl", "install_impls", "missing_compiler", "vector_bits"]
->>>>>>> main
+__all__ = ["IMPL", "Impl", "install_impls", "keeps_compiled", "missing_compiler", "vector_bits"]
 
 IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
@@ -64,13 +60,13 @@ def vector_bits() -> int | None:
     return _bits() if found is invalid_vec_isa else int(found.bit_width())
 
 
-<<<<<<< HEAD
 def keeps_compiled() -> bool:
     """Whether another process finds on disk what inductor compiles in this one."""
     import torch._inductor.config as config
 
     return bool(config.fx_graph_cache) and not config.force_disable_caches
-=======
+
+
 def missing_compiler() -> str:
     """Why inductor cannot compile for a CPU here: it has no C++ compiler; "" if it has one."""
     loaded = sys.modules.get("torch._inductor.config")  # importing it takes seconds; a program that sets it has done so
@@ -79,7 +75,6 @@ def missing_compiler() -> str:
     if any(shutil.which(name) for name in names):
         return ""
     return f"torch.compile needs a C++ compiler on a CPU, and {' or '.join(map(repr, names))} is not on the PATH"
->>>>>>> main
 
 
 def install_impls(impls: list[Impl]) -> Callable[[], None]:

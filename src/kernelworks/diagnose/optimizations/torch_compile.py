@@ -32,12 +32,8 @@ from kernelworks.diagnose.optimizations.compiled_step import (
     step_seconds,
 )
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-<<<<<<< HEAD
 from kernelworks.diagnose.optimizations.compiler_choices import choosing_undisturbed
-from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
-=======
 from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls, missing_compiler
->>>>>>> main
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
