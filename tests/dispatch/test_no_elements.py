@@ -281,6 +281,8 @@ CASES: dict[str, Case] = {
     ),
     "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
                   torch.linalg.solve),
+    "eigh": Case({"B": 2, "N": 4}, lambda B, N: (t(B, N, N) + torch.arange(N).diag(),),
+                 lambda x, **n: kw.eigh(x, **n)[0], lambda x: torch.linalg.eigh(x)[0]),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),

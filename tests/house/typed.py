@@ -148,7 +148,9 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.csr_matmul(a, a, a, a), Arrays)
     assert_type(kw.csr_matmul(x, x), Tensor)
     assert_type(kw.solve(x, x), Tensor)
+    assert_type(kw.eigh(x), tuple[Tensor, Tensor])
     assert_type(kw.solve(a, a), Arrays)
+    assert_type(kw.eigh(a), tuple[Arrays, Arrays])
 
 
 def convolutions(x: Tensor, a: Arrays) -> None:

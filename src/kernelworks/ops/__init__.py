@@ -47,6 +47,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "linalg": (
         "cholesky_solve",
         "csr_matmul",
+        "eigh",
         "solve",
     ),
     "linear": (

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.convolution.conv_transpose import conv_transpose3d as conv_transpose3d
     from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
     from kernelworks.ops.linalg.csr_matmul import csr_matmul as csr_matmul
+    from kernelworks.ops.linalg.eigh import eigh as eigh
     from kernelworks.ops.linalg.solve import solve as solve
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
@@ -183,6 +184,7 @@ if TYPE_CHECKING:
         "cumprod",
         "cumsum",
         "dequantize",
+        "eigh",
         "elu",
         "embedding",
         "embedding_bag",
@@ -458,6 +460,10 @@ SCHEMAS = {
     "csr_matmul": {
         "forward": "csr_matmul(Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, str? op_kernel=None) -> Tensor",
         "backward": "csr_matmul_backward(Tensor grad_output, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "eigh": {
+        "forward": "eigh(Tensor A, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "eigh_backward(Tensor grad_eigenvalues, Tensor grad_eigenvectors, Tensor A, Tensor eigenvalues, Tensor eigenvectors, str? op_kernel=None) -> Tensor",
     },
     "solve": {
         "forward": "solve(Tensor A, Tensor B, str? op_kernel=None) -> Tensor",
