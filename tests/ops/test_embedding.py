@@ -1,4 +1,4 @@
-"""What the GPU's kernel does with an id outside the table, tried in Triton's interpreter."""
+"""What the GPU's kernels do with an id outside the table, tried in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -38,4 +38,29 @@ def test_an_id_outside_the_table_is_reported_and_its_row_is_nan() -> None:
         "ids must be in [0, 4), weight's rows; an earlier call had another at position 2",
         "True",
         "[1.0, 1.0, 1.0, 0.0]",
+    ], done.stdout + done.stderr
+
+
+BAGS = """
+import torch
+from kernelworks.ops.lookup.embedding_bag import triton as kernel
+
+weight = torch.randn(4, 8)
+for ids, begins in (([0, 1, 7], [0, 2]), ([0, 1, 2], [1, 2]), ([0, 1, 2], [0, 4]), ([0, 1, 2], [0, 2])):
+    ids, begins = torch.tensor(ids), torch.tensor(begins)
+    try:
+        out = kernel.forward(ids, weight, begins, "sum", None, None)
+        print(bool((out == torch.stack((weight[0] + weight[1], weight[2]))).all()))
+    except IndexError as error:
+        print(error)
+"""
+
+
+def test_an_id_or_an_offset_that_is_none_is_reported_and_nothing_is_read_there() -> None:
+    done = forked.python(code=BAGS, TRITON_INTERPRET="1")
+    assert done.stdout.splitlines() == [
+        "ids must be in [0, 4), weight's rows; this call had another at position 2",
+        "offsets must rise from 0 to at most 3, the ids; this call had others at bag 0",
+        "offsets must rise from 0 to at most 3, the ids; this call had others at bag 1",
+        "True",
     ], done.stdout + done.stderr

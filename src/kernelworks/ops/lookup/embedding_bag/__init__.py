@@ -62,8 +62,9 @@ def embedding_bag(
     is exact. A row's gradient the same with the places that looked it up; a weight's with D. Sums are kept in float32,
     in an order that follows from the ids alone: the same bits for any number of threads.
     Cost: N D flop, twice that with weights; reads ids and the rows that they look up once and writes output once.
-    Raises: IndexError for an id outside [0, V) and for offsets that fall, before anything is written; on a GPU a call
-    waits for that answer. TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Raises: IndexError for an id outside [0, V) and for offsets that fall, before anything is written; on a GPU, where
+    no call waits for that answer, by the next call. TypeError, ValueError naming the argument; RuntimeError where
+    ``kernel`` cannot run.
     Source: torch.nn.functional.embedding_bag.
     """
     if torchs or rest or (offsets is None and getattr(ids, "ndim", 1) == 2):

@@ -1,7 +1,12 @@
-"""embedding_bag on the GPU: a program takes some columns of a bag; of the gradient, of a row of the table."""
+"""embedding_bag on the GPU: a program takes some columns of a bag; of the gradient, of a row of the table.
+
+A call does not wait for the GPU to learn that its ids and offsets are right: the kernel leaves word of what is wrong
+where the host sees it, and reads nothing there. The next call raises.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any
 
@@ -11,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernelworks.build.triton import Kernel, Launch, configs, kernel
-from kernelworks.ops.lookup.embedding_bag import check_bags, places_of, rows_of
+from kernelworks.ops.lookup.embedding_bag import places_of, rows_of
 from kernelworks.ops.lookup.embedding_bag.contract import MODES
 
 CONFIGS = configs(__file__)
@@ -19,20 +24,29 @@ CONFIGS = configs(__file__)
 
 @kernel
 def _forward(
-    ids, weight, offsets, scales, out, chosen, padding, N, B, D, stride, MODE: tl.constexpr, BLOCK: tl.constexpr
+    ids, weight, offsets, scales, out, chosen, fault, padding, N, B, V, D, stride, MODE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """MODE: 0 a mean, 1 a sum, 2 a maximum, of which ``chosen`` takes the places."""
+    """MODE: 0 a mean, 1 a sum, 2 a maximum, of which ``chosen`` takes the places. ``fault`` takes 1 + the place of an
+    id outside the table and V, or minus (1 + the bag) of offsets that do not rise from 0 to at most N and N."""
     bag = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < D
     begin = tl.load(offsets + bag).to(tl.int64)
     end = tl.load(offsets + bag + 1, mask=bag + 1 < B, other=N).to(tl.int64)
+    if (begin < 0) | (end < begin) | (end > N) | ((bag == 0) & (begin != 0)):
+        tl.store(fault, -1 - bag)
+        tl.store(fault + 1, N)
+        end = begin
     total = tl.zeros([BLOCK], tl.float32)
     at = tl.full([BLOCK], -1, tl.int64)
     count = begin - begin
     for i in range(begin, end):
         id_ = tl.load(ids + i).to(tl.int64)
-        if id_ != padding:
+        if (id_ < 0) | (id_ >= V):
+            tl.store(fault, i + 1)
+            tl.store(fault + 1, V)
+        elif id_ != padding:
             row = tl.load(weight + id_ * stride + column, mask=inside, other=0.0).to(tl.float32)
             if scales is not None:
                 row = row * tl.load(scales + i).to(tl.float32)
@@ -71,17 +85,32 @@ def _of_weight(out, grad, starts, places, bags, factors, chosen, D, BLOCK: tl.co
 
 
 @kernel
-def _of_scales(out, grad, ids, weight, bags, D, stride, BLOCK: tl.constexpr):
+def _of_scales(out, grad, ids, weight, bags, V, D, stride, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     bag = tl.load(bags + place)
+    id_ = tl.load(ids + place).to(tl.int64)
     total = tl.zeros([BLOCK], tl.float32)
-    if bag >= 0:
-        id_ = tl.load(ids + place).to(tl.int64)
+    if (bag >= 0) & (id_ >= 0) & (id_ < V):
         for first in range(0, D, BLOCK):
             column = first + tl.arange(0, BLOCK)
             flow = tl.load(grad + bag * D + column, mask=column < D, other=0.0).to(tl.float32)
             total += flow * tl.load(weight + id_ * stride + column, mask=column < D, other=0.0).to(tl.float32)
     tl.store(out + place, tl.sum(total, 0).to(out.dtype.element_ty))
+
+
+@functools.cache
+def _faults(device: str) -> tuple[Tensor, Any]:
+    """Two numbers that GPU and CPU both see, as ``_forward`` writes them; 0 where nothing is wrong."""
+    kept = torch.zeros(2, dtype=torch.int64, pin_memory=device == "cuda")
+    return kept, (ctypes.c_int64 * 2).from_address(kept.data_ptr())
+
+
+def _refuse(words: Any, which: str) -> None:
+    place, size = words[0], words[1]
+    words[0] = 0
+    if place < 0:
+        raise IndexError(f"offsets must rise from 0 to at most {size}, the ids; {which} had others at bag {-1 - place}")
+    raise IndexError(f"ids must be in [0, {size}), weight's rows; {which} had another at position {place - 1}")
 
 
 FORWARD, OF_WEIGHT, OF_SCALES = Kernel(_forward), Kernel(_of_weight), Kernel(_of_scales)
@@ -99,22 +128,26 @@ def _run(
     output: Tensor | None, chosen: Tensor | None, ids: Tensor, weight: Tensor, offsets: Tensor, mode: str, scales: Any,
     padding: int | None,
 ) -> None:  # fmt: skip
-    D, B = weight.shape[1], offsets.numel()
+    (V, D), B = weight.shape, offsets.numel()
+    fault, words = _faults(weight.device.type)
+    if words[0]:
+        _refuse(words, "an earlier call")
     if not B or not D:
         return
     launch, across = _launch(FORWARD, "forward", D, weight.dtype, MODE=MODES.index(mode))
     table = rows_of(weight)
     launch(
         (B, across, 1), ids.contiguous(), table, offsets.contiguous(),
-        None if scales is None else scales.contiguous(), output, chosen, -1 if padding is None else padding,
-        ids.numel(), B, D, table.stride(0),
+        None if scales is None else scales.contiguous(), output, chosen, fault,
+        -1 if padding is None else padding, ids.numel(), B, V, D, table.stride(0),
     )  # fmt: skip
+    if words[0] and not weight.is_cuda:
+        _refuse(words, "this call")
 
 
 def forward(
     ids: Tensor, weight: Tensor, offsets: Tensor, mode: str, scales: Tensor | None, padding: int | None, out: Any = None
 ) -> Tensor:
-    check_bags(ids, offsets, weight.shape[0])
     output: Tensor = weight.new_empty((offsets.numel(), weight.shape[1])) if out is None else out
     _run(output, None, ids, weight, offsets, mode, scales, padding)
     return output
@@ -144,5 +177,5 @@ def backward(
     if needs[1] and N:
         table = rows_of(weight)
         launch, _ = _launch(OF_SCALES, "scales", max(D, 1), weight.dtype)
-        launch((N, 1, 1), of_scales, flow, ids.contiguous(), table, bags, D, table.stride(0))
+        launch((N, 1, 1), of_scales, flow, ids.contiguous(), table, bags, V, D, table.stride(0))
     return of_weight, of_scales
