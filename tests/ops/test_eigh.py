@@ -41,12 +41,11 @@ def test_it_is_torchs_with_gradients_of_what_signs_do_not_change(kernel: str | N
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_matrix_without_an_answer_raises_as_torch_does_and_is_named(kernel: str, value: float) -> None:
+def test_a_matrix_without_an_answer_raises_torchs_error_and_is_named(kernel: str, value: float) -> None:
     A = matrices(20)
     A[7, 4, 2] = value
-    for eigh in (lambda a: kw.eigh(a, kernel=kernel), torch.linalg.eigh):
-        with pytest.raises(torch.linalg.LinAlgError, match=r"Batch element 7"):
-            eigh(A)
+    with pytest.raises(torch.linalg.LinAlgError, match=r"Batch element 7"):
+        kw.eigh(A, kernel=kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -41,8 +41,8 @@ def eigh(
         u = 2^-24: ``|w - exact| <= (22.2 r + 1) u |A|``, ``|V^T V - 1| <= 16.2 r u sqrt(N)``, ``|A V - V diag(w)|``
         within the sum of the two, the latter times |A|; all in the Frobenius norm.
     Cost: 9 N^3 flop a matrix, what a reduction to three diagonals takes; reads half of A and writes w and V once.
-    Raises: torch.linalg.LinAlgError for a matrix that holds NaN or infinity; on a GPU a call waits for that answer, as
-        torch's does. TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Raises: torch.linalg.LinAlgError for a matrix that holds NaN or infinity (torch's own function, where that notices
+        it); on a GPU a call waits for that answer, as torch's does. TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Golub and Van Loan, Matrix Computations, 8.5; torch.linalg.eigh.
     """
     output: tuple[Array, Array] = OP.call(A, out, kernel)
