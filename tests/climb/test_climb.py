@@ -22,7 +22,7 @@ from kernelworks.climb.counters import METRICS, read_counters
 from kernelworks.climb.driver import SILENT_S, climb
 from kernelworks.climb.journey import journey
 from kernelworks.climb.ladder import Ladder, Launch, Rung, ladder_named, rung_of
-from kernelworks.climb.on_gpu import resident_blocks
+from kernelworks.climb.residency import resident_blocks
 from kernelworks.climb.sass import loops
 from kernelworks.climb.template import FILES, start
 from kernelworks.machine import has_gpu

@@ -26,7 +26,11 @@ def climb(
     ] = False,
     rung: Annotated[int | None, typer.Option("--rung", min=1, help="Only this rung.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compile: what each rung takes, and its hot loop. Needs no GPU.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Only compile, and interpret Triton's rungs: what each takes, its hot loop. Needs no GPU.",
+        ),
     ] = False,
     watched: Annotated[
         bool, typer.Option("--watch", help="Again whenever a rung's file is written, until Ctrl-C.")

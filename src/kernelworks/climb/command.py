@@ -15,6 +15,7 @@ from kernelworks.climb.ladder import Ladder, ladder_named
 from kernelworks.climb.ladder_folders import folders
 from kernelworks.climb.requirements import expected_minutes, hardware, lacking_rungs
 from kernelworks.climb.template import start
+from kernelworks.climb.triton_interpreting import interpret_ladder
 from kernelworks.records import from_json, to_json
 from kernelworks.records.climb import Climb, RungResult
 from kernelworks.report.climb import evidence, page, terminal, worklog
@@ -115,11 +116,17 @@ def _asks(ladder: Ladder, leading_up: Sequence[str]) -> list[str]:
 
 
 def check_ladder(name: str, *, json: bool) -> Verdict:
-    """Compiles every rung, runs none, and shows what the compiler made of it."""
+    """Compiles every rung, runs none, and shows what the compiler made of it; a rung in Triton is run by its
+    interpreter, on small sizes."""
     ladder = ladder_named(name)
     found = [compile_rung(ladder, rung) for rung in ladder.rungs]
+    if ladder.problem.language == "triton":
+        tried = {one.rung: one for one in interpret_ladder(ladder.folder)}
+        found = [one if one.error or not tried[one.rung].wrong
+                 else dataclasses.replace(one, error=f"wrong in Triton's interpreter: {tried[one.rung].wrong}")
+                 for one in found]  # fmt: skip
     broken = [rung.number for rung, one in zip(ladder.rungs, found, strict=True) if one.error]
-    outcome = Verdict("wrong", f"not compiled: rung {', '.join(map(str, broken))}") if broken else Verdict()
+    outcome = Verdict("wrong", f"not as it must be: rung {', '.join(map(str, broken))}") if broken else Verdict()
     if json:
         document(to_json([dataclasses.asdict(one) for one in found]))
         return outcome

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.assembly import inner_loop
 from kernelworks.climb.ladder import Ladder, Rung
-from kernelworks.climb.on_gpu import resident_blocks
+from kernelworks.climb.problem import Problem
 from kernelworks.climb.registers import one_pass
+from kernelworks.climb.residency import resident_blocks
 from kernelworks.climb.sass import hot_loop, usage
 
-__all__ = ["CompiledRung", "compile_rung"]
+__all__ = ["CompiledRung", "build_rung", "compile_rung"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,21 @@ class CompiledRung:
     note: str = ""
 
 
+def build_rung(problem: Problem, rung: Rung) -> None:
+    """Compiles it in whatever language it is. Raises BuildError."""
+    if rung.language == "cpp":
+        cpp.build_library(rung.path, rung.target)
+    elif rung.language == "cu":
+        cuda.build_cubin(rung.path)
+    else:
+        from kernelworks.climb.triton_rungs import compile_triton_rung
+
+        compile_triton_rung(problem, rung)
+
+
 def compile_rung(ladder: Ladder, rung: Rung) -> CompiledRung:
+    if rung.language == "py":
+        return _compile_in_triton(ladder, rung)
     try:
         if rung.launch is None:
             return CompiledRung(rung.number, loop=len(inner_loop(cpp.build_library(rung.path, rung.target))))
@@ -42,3 +57,18 @@ def compile_rung(ladder: Ladder, rung: Rung) -> CompiledRung:
             return CompiledRung(rung.number, error=wrong, resources=taken)
     loop, instructions, why = hot_loop(rung.path, ladder.problem.symbol, moving=ladder.problem.unit == "GB/s")
     return CompiledRung(rung.number, "", (taken or {}) | one_pass(loop), instructions, len(loop), why)
+
+
+def _compile_in_triton(ladder: Ladder, rung: Rung) -> CompiledRung:
+    from kernelworks.climb.triton_rungs import compile_triton_rung
+
+    try:
+        made = compile_triton_rung(ladder.problem, rung)
+    except BuildError as error:
+        return CompiledRung(rung.number, error=str(error))
+    taken = made.resources()
+    if taken["local_bytes"] > rung.spills:
+        wrong = f"{taken['local_bytes']} bytes a thread spill to local memory; its header allows {rung.spills}"
+        return CompiledRung(rung.number, error=wrong, resources=taken)
+    loop, instructions, why = made.hot_loop(moving=ladder.problem.unit == "GB/s")
+    return CompiledRung(rung.number, "", taken | one_pass(loop), instructions, len(loop), why)

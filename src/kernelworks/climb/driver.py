@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import datetime
+import importlib.metadata
 import json
 import os
 import selectors
@@ -20,9 +21,10 @@ import torch
 
 from kernelworks.build import BuildError, cpp, cuda
 from kernelworks.climb.climber import unmeasured_result
+from kernelworks.climb.compilation import build_rung
 from kernelworks.climb.counters import read_counters
 from kernelworks.climb.ladder import Ladder, Rung
-from kernelworks.climb.problem import Size
+from kernelworks.climb.problem import Problem, Size
 from kernelworks.climb.task import Task
 from kernelworks.machine import gpu, has_gpu
 from kernelworks.measure import peaks
@@ -37,12 +39,12 @@ SILENT_S = {"cpu": 300.0, "cuda": 60.0}  # a rung that lets nobody hear for so l
 COMPILERS = 4  # at once
 
 
-def build_all(rungs: Sequence[Rung]) -> dict[int, str]:
+def build_all(problem: Problem, rungs: Sequence[Rung]) -> dict[int, str]:
     """Compiles rungs, several at once; why not, for those that do not compile."""
 
     def reason(rung: Rung) -> str:
         try:
-            cuda.build_cubin(rung.path) if rung.language == "cu" else cpp.build_library(rung.path, rung.target)
+            build_rung(problem, rung)
         except BuildError as error:
             return str(error)
         return ""
@@ -154,12 +156,12 @@ class _Climbing:
 # ---------------------------------------------------------------- the climb
 
 
-def _versions(device: str) -> dict[str, str]:
+def _versions(device: str, language: str) -> dict[str, str]:
     if device == "cpu":
         return {"torch": torch.__version__, "compiler": cpp.toolchain()}
     return {
         "torch": torch.__version__, "cuda": str(torch.version.cuda), "driver": gpu().driver,
-        "compiler": cuda.toolchain(),
+        "compiler": f"triton {importlib.metadata.version('triton')}" if language == "triton" else cuda.toolchain(),
     }  # fmt: skip
 
 
@@ -183,7 +185,8 @@ def _document(
     return Climb(
         ladder=ladder.name, title=problem.title, size=size, flop=problem.flop(size), bytes=problem.bytes(size),
         lessons=problem.lessons, date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        commit=commit(), versions=_versions(problem.device), peaks=known, rungs=tuple(results), notes=tuple(notes),
+        commit=commit(), versions=_versions(problem.device, problem.language), peaks=known, rungs=tuple(results),
+        notes=tuple(notes),
         seconds=0.0, device=problem.device, unit=problem.unit, arithmetic=problem.arithmetic,
         peak=_peak_text(ladder), baselines=problem.said, problem=ladder.sha256(),
     )  # fmt: skip
@@ -228,7 +231,7 @@ def climb(
     earlier = [r for r in ladder.rungs if rung is not None and r.number < rung]
     if progress is not None:
         progress("compiling", 0, len(wanted))
-    unbuilt = build_all([*earlier[-1:], *wanted])
+    unbuilt = build_all(ladder.problem, [*earlier[-1:], *wanted])
     here = known or peaks.get_peaks(progress, device=device, rough=rough)
     timed = size or ladder.problem.size
     runs = tuple(r.number for r in wanted if r.number not in unbuilt)

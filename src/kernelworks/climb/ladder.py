@@ -1,7 +1,8 @@
-"""Ladders on disk: ``ladders/<name>/problem.py`` and ``NN_idea.cpp`` or ``NN_idea.cu``, one idea a rung, each with a
-header that says what it tests and what it expects before anything is measured.
+"""Ladders on disk: ``ladders/<name>/problem.py`` and ``NN_idea.cpp``, ``NN_idea.cu`` or, in Triton, ``NN_idea.py``, one
+idea a rung, each with a header that says what it tests and what it expects before anything is measured.
 
-A header is the first lines of the file, ``// key: text``, longer texts continued on lines indented by two more:
+A header is the first lines of the file, ``// key: text`` (``# key: text`` in Python), longer texts continued on lines
+indented by two more:
 
 | key | meaning |
 |---|---|
@@ -17,7 +18,7 @@ A header is the first lines of the file, ``// key: text``, longer texts continue
 | rows | C++: how many rows of the problem a slow rung is timed on; all without it |
 | launch | CUDA: ``threads 256, tile 128 x 128, shared 32768, cluster 2, grid tiles, workspace 4096``; see ``Launch`` |
 | maps | CUDA: operands that arrive as tensor maps, with the rows and columns of a copy: ``A 128 x 64`` |
-| spills | CUDA: bytes a thread that it may keep in local memory; 0 without it |
+| spills | CUDA, Triton: bytes a thread that it may keep in local memory; 0 without it |
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ __all__ = ["FOR_PROBLEMS", "Ladder", "Launch", "Rung", "ladder_named"]
 FOR_PROBLEMS = (baselines, baselines_cub, baselines_ggml)  # what the problems of ladders import
 
 KEYS = {"title", "hypothesis", "predicts", "next", "loads", "format", "multiples"}
-OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}}
+OWN_KEYS = {"cpp": {"target", "threads", "rows"}, "cu": {"launch", "maps", "spills"}, "py": {"spills"}}
 REQUIRED_KEYS = {
     "cpp": {"title", "target", "threads", "hypothesis", "next"},
     "cu": {"title", "launch", "hypothesis", "next"},
+    "py": {"title", "hypothesis", "next"},
 }
+SUFFIXES = {"cpu": "cpp", "cuda": "cu"}
+GPU_TARGETS = {"cu": "sm_90a", "py": "sm_90"}
+COMMENTS = {"py": "#"}  # else //
 GRIDS = ("", "tiles", "multiprocessors")
 
 
@@ -121,7 +126,7 @@ class Rung:
 
     def code(self) -> str:
         """The file without its header."""
-        return "".join(self.text().splitlines(keepends=True)[_header_lines(self.text()) :])
+        return "".join(self.text().splitlines(keepends=True)[_header_lines(self.text(), self.language) :])
 
     def sha256(self) -> str:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
@@ -143,7 +148,7 @@ def ladder_named(name: str) -> Ladder:
     """A ladder by its name or its folder. Raises ValueError for one that does not exist or cannot be read."""
     folder = ladder_folder(name)
     problem = problem_of(folder)
-    suffix = {"cpu": "cpp", "cuda": "cu"}[problem.device]
+    suffix = "py" if problem.language == "triton" else SUFFIXES[problem.device]
     paths = sorted(p for p in folder.iterdir() if re.fullmatch(rf"\d\d_\w+\.{suffix}", p.name))
     if not paths:
         raise ValueError(f"{folder} has no rung: a file NN_idea.{suffix}")
@@ -154,22 +159,22 @@ def ladder_named(name: str) -> Ladder:
     return Ladder(folder.name, folder, problem, rungs)
 
 
-def _header_lines(text: str) -> int:
-    lines = text.splitlines()
-    return next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
+def _header_lines(text: str, language: str) -> int:
+    lines, mark = text.splitlines(), COMMENTS.get(language, "//")
+    return next((i for i, line in enumerate(lines) if not line.startswith(mark)), len(lines))
 
 
 def _header(path: Path) -> dict[str, str]:
-    text = path.read_text(encoding="utf-8")
+    text, language = path.read_text(encoding="utf-8"), path.suffix[1:]
     found: dict[str, str] = {}
-    key = ""
-    for line in text.splitlines()[: _header_lines(text)]:
-        start = re.match(r"// (\w+): (.*)", line)
+    key, mark = "", COMMENTS.get(language, "//")
+    for line in text.splitlines()[: _header_lines(text, language)]:
+        start = re.match(rf"{mark} (\w+): (.*)", line)
         if start:
             key = start[1]
             found[key] = start[2]
         elif key:
-            found[key] += " " + line[2:].strip()
+            found[key] += " " + line[len(mark) :].strip()
     return found
 
 
@@ -180,7 +185,7 @@ def rung_of(path: Path) -> Rung:
     if found.keys() - known or needed - found.keys():
         wrong = ", ".join(sorted(found.keys() - known)) or f"no {', '.join(sorted(needed - found.keys()))}"
         raise ValueError(f"{path.name}: the header must give {', '.join(sorted(needed))}; it has {wrong}")
-    targets = tuple(part.strip() for part in found.get("target", "sm_90a").split(","))
+    targets = tuple(part.strip() for part in found.get("target", GPU_TARGETS.get(language, "")).split(","))
     if language == "cpp" and not TARGETS.keys() >= set(targets):
         raise ValueError(f"{path.name}: target must be of {', '.join(TARGETS)}, got {found['target']!r}")
     try:

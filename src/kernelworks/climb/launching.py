@@ -1,10 +1,11 @@
-"""A CUDA rung as a call: compiled by NVRTC, loaded once, its parameters put together as its header asks."""
+"""A CUDA rung as a call: compiled by NVRTC, loaded once, its parameters put together as its header asks. Whoever
+launches rungs asks ``rung_loader``, which knows those in Triton too."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from kernelworks.climb.ladder import Rung
 from kernelworks.climb.problem import Inputs, Problem, Size
 from kernelworks.machine import gpu
 
-__all__ = ["RungLoader"]
+__all__ = ["RungCaller", "RungLoader", "rung_loader"]
 
 TENSOR_MAP_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
@@ -64,6 +65,18 @@ class RungLoader:
             return out
 
         return run
+
+
+class RungCaller(Protocol):
+    def call(self, rung: Rung, size: Size, given: Inputs, out: Tensor) -> Callable[[], Tensor]: ...
+
+
+def rung_loader(problem: Problem) -> RungCaller:
+    if problem.language == "triton":
+        from kernelworks.climb.triton_rungs import TritonLoader
+
+        return TritonLoader(problem)
+    return RungLoader(problem)
 
 
 def _map(value: Tensor, rows: int, columns: int) -> Tensor:

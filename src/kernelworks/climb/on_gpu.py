@@ -1,4 +1,4 @@
-"""Rungs in CUDA C++ on a GPU: compiled by NVRTC, benchmarked in batches between events, over inputs that L2 cannot
+"""Rungs in CUDA C++ or Triton on a GPU: compiled, benchmarked in batches between events, over inputs that L2 cannot
 hold."""
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from torch import Tensor
 from kernelworks.climb.climber import MULTIPLY_ADDS, PREVIOUS_RUNG, THIS_RUNG, Climber, DeviceStopped, Evidence
 from kernelworks.climb.judge import draw_inputs
 from kernelworks.climb.ladder import Rung
-from kernelworks.climb.launching import RungLoader
+from kernelworks.climb.launching import RungLoader, rung_loader
 from kernelworks.climb.problem import Inputs, Size
 from kernelworks.climb.registers import one_pass
+from kernelworks.climb.residency import resident_blocks
 from kernelworks.climb.sass import hot_loop
 from kernelworks.machine import gpu
 from kernelworks.measure.clock.race import Race
@@ -43,12 +44,12 @@ class OnGpu(Climber):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         torch.backends.cuda.matmul.allow_tf32 = False  # a float32 baseline computes in float32
-        self.loads = RungLoader(self.ladder.problem)
+        self.loads = rung_loader(self.ladder.problem)
         self._sets: tuple[Any, list[Inputs]] = (None, [])
 
     def missing_reason(self, rung: Rung) -> str:
         have = gpu().capability
-        return "" if have == CAPABILITY else f"rungs are compiled for sm_90a, this GPU is sm_{have[0]}{have[1]}"
+        return "" if have == CAPABILITY else f"rungs are compiled for {rung.target}, this GPU is sm_{have[0]}{have[1]}"
 
     def counts(self, rung: Rung) -> list[int]:
         return [0]
@@ -69,8 +70,11 @@ class OnGpu(Climber):
 
     def evidence(self, rung: Rung) -> Evidence:
         """What it takes of a multiprocessor, and its hot loop."""
-        loaded, ask, problem = self.loads.of(rung), rung.launch, self.ladder.problem
-        assert ask is not None
+        problem = self.ladder.problem
+        if rung.language == "py":
+            return self._evidence_of_triton(rung)
+        assert isinstance(self.loads, RungLoader) and rung.launch is not None  # rung_of asks for it
+        loaded, ask = self.loads.of(rung), rung.launch
         blocks = self.loads.grid(rung, self.size)
         shared = loaded.shared_bytes + ask.shared
         outputs = {} if problem.tiled else {"tile_rows": ask.tile[0], "tile_columns": ask.tile[1]}
@@ -84,6 +88,21 @@ class OnGpu(Climber):
             self.note(why)
         resources |= one_pass(loop)
         return Evidence(assembly=loop, launch=launch, resources=resources, instructions=instructions)
+
+    def _evidence_of_triton(self, rung: Rung) -> Evidence:
+        from kernelworks.climb.triton_rungs import compile_triton_rung
+
+        made = compile_triton_rung(self.ladder.problem, rung)
+        loop, instructions, why = made.hot_loop(moving=self.ladder.problem.unit == "GB/s")
+        if why:
+            self.note(why)
+        launch = {"threads": made.kernel.threads, "cluster": made.kernel.clusters, "blocks": math.prod(made.grid)}
+        taken = made.resources()
+        resident = resident_blocks(made.kernel.threads, taken["registers"], taken["shared_bytes"])
+        held = {"blocks_resident": resident, "warps_resident": resident * -(-made.kernel.threads // 32)}
+        return Evidence(
+            assembly=loop, launch=launch, resources=taken | held | one_pass(loop), instructions=instructions
+        )
 
     # ------------------------------------------------ the race
 
@@ -150,14 +169,6 @@ class OnGpu(Climber):
         elif "HBM" not in shares:
             shares["HBM"] = problem.bytes(timed.size) / timed.median_s / 1e9 / reads["HBM"]
         return shares
-
-
-def resident_blocks(threads: int, registers: int, shared: int) -> int:
-    """Blocks that a Hopper multiprocessor holds at once: by threads, registers (65536, given to a warp in steps of
-    256) and shared memory (227 KiB, of which each block takes one for the system)."""
-    warps = -(-threads // 32)
-    by_registers = 65536 // (warps * (-(-registers * 32 // 256) * 256)) if registers else 32
-    return min(32, 64 // warps, by_registers, 233472 // (shared + 1024))
 
 
 # ---------------------------------------------------------------- batches

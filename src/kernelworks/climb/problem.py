@@ -55,7 +55,8 @@ class Problem:
     (``device="cuda"``) its parameters are the inputs in their order, the output, each value of the size as long long,
     and scratch if its header asks for some; ``output`` is the output's name where a header speaks of it. ``tiled``
     gives the shape that a launch's tiles divide, where that is not the output's: of the inputs, where much becomes
-    little.
+    little. With ``language="triton"`` a rung is a Python file, and ``symbol`` a function of it, which launches: its
+    parameters are the inputs in their order, the output, each value of the size, and the number of multiprocessors.
 
     ``formats`` by name, for rungs that take their inputs in another one. ``baselines`` by name, torch's
     default first; ``said`` says in words what each is. ``lessons`` is the file of the library that took the last rung's
@@ -79,6 +80,7 @@ class Problem:
     rows: str = ""
     lessons: str = ""
     device: str = "cpu"
+    language: str = ""  # "triton"; else C++, and CUDA C++ on a GPU
     dtype: torch.dtype = torch.float32  # of the output
     output: str = "C"
     tiled: Callable[[Size], tuple[int, ...]] | None = None
@@ -119,6 +121,8 @@ def problem_of(folder: Path) -> Problem:
         raise ValueError(f"{path} defines no PROBLEM of kernelworks.climb.problem.Problem")
     if found.unit not in UNITS or found.device not in ("cpu", "cuda"):
         raise ValueError(f"{path}: unit must be one of {', '.join(UNITS)} and device cpu or cuda")
+    if found.language not in ("", "triton") or (found.language and found.device != "cuda"):
+        raise ValueError(f'{path}: language must be "triton", of the device cuda, or left out')
     if found.device == "cpu" and (found.arguments is None or not found.signature):
         raise ValueError(f"{path}: on the CPU a problem needs a signature and arguments")
     return found

@@ -13,6 +13,7 @@ __all__ = ["expected_minutes", "hardware", "lacking_rungs"]
 IN_WORDS = {
     "scalar": "any CPU", "avx2": "AVX2", "avx512": "AVX-512", "avx512_vnni": "AVX-512 VNNI",
     "avx512_bf16": "AVX-512 BF16", "sm_90a": "a Hopper GPU (H100, H200)",
+    "sm_90": "a Hopper GPU (H100, H200) and Triton",
 }  # fmt: skip
 RACE_S = 7.0  # of a rung at one thread count, verification and its share of the compiling included
 

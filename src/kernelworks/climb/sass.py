@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelworks.build.cuda import build_cubin, cuobjdump, resources
 
-__all__ = ["bare", "hot_loop", "loops", "mnemonic", "usage"]
+__all__ = ["bare", "hot_loop", "hot_loop_of", "loops", "mnemonic", "usage"]
 
 # What a loop is known by, and what one is worth beside another: about the multiply-adds that an instruction does.
 ARITHMETIC = {
@@ -53,10 +53,17 @@ def hot_loop(source: Path, kernel: str, *, moving: bool = False) -> tuple[tuple[
     Of what only another loop of the kernel holds, as the copies of a producer, the count there is given with
     ", elsewhere".
     """
+    if cuobjdump() is None:
+        return (), {}, MISSING
+    return hot_loop_of(build_cubin(source), kernel, moving=moving)
+
+
+def hot_loop_of(cubin: Path, kernel: str, *, moving: bool = False) -> tuple[tuple[str, ...], dict[str, int], str]:
+    """The same of a kernel in a cubin."""
     tool = cuobjdump()
     if tool is None:
         return (), {}, MISSING
-    done = subprocess.run([tool, "-sass", str(build_cubin(source))], capture_output=True, text=True, check=False)
+    done = subprocess.run([tool, "-sass", str(cubin)], capture_output=True, text=True, check=False)
     body = next((b for b in re.split(r"\n\s*Function : ", done.stdout) if b.split("\n", 1)[0].strip() == kernel), "")
     lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", body)]
     if not lines:

@@ -10,12 +10,12 @@ import torch
 
 from kernelworks.climb.judge import draw_inputs
 from kernelworks.climb.ladder import ladder_named
-from kernelworks.climb.launching import RungLoader
+from kernelworks.climb.launching import rung_loader
 
 
 def main() -> None:
     ladder, size, numbers = ladder_named(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    problem, loads = ladder.problem, RungLoader(ladder.problem)
+    problem, loads = ladder.problem, rung_loader(ladder.problem)
     given = {
         format_name: draw_inputs(problem, size, format_name, seed=0) for format_name in {r.format for r in ladder.rungs}
     }

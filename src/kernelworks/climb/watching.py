@@ -44,7 +44,8 @@ def watch_ladder(
 
 def _written(folder: Path) -> dict[Path, float]:
     """When each rung was last written, and the problem; what an editor is about to put in its place is not there."""
-    paths = (*folder.glob("[0-9][0-9]_*.c*"), folder / "problem.py")
+    rungs = (p for p in folder.glob("[0-9][0-9]_*") if p.suffix in (".cpp", ".cu", ".py"))
+    paths = (*rungs, folder / "problem.py")
     found = {}
     for path in paths:
         try:
@@ -52,7 +53,7 @@ def _written(folder: Path) -> dict[Path, float]:
         except FileNotFoundError:
             continue
     if not any(_number(path) for path in found):
-        raise ValueError(f"{folder} has no rung: a file NN_idea.cpp or NN_idea.cu")
+        raise ValueError(f"{folder} has no rung: a file NN_idea.cpp, NN_idea.cu or NN_idea.py")
     return found
 
 

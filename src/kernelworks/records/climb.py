@@ -54,7 +54,7 @@ class RungResult:
     shares: dict[str, float]  # of the time, what each peak explains: "multiply-adds", "L1", ...
     bottleneck: str
     assembly: tuple[str, ...]  # of the loop with the arithmetic
-    language: str = "cpp"  # or "cu"
+    language: str = "cpp"  # or "cu", or "py": Triton
     format: str = ""  # of the inputs, where a rung has its own
     multiples: dict[str, int] = field(
         default_factory=dict

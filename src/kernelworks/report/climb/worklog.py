@@ -15,7 +15,7 @@ from kernelworks.report.climb.code import Line, hunks, rewritten, rungs
 
 __all__ = ["glossary", "link", "reading", "worklog"]
 
-FENCES = {"cpp": "cpp", "cu": "cuda"}
+FENCES = {"cpp": "cpp", "cu": "cuda", "py": "python"}
 
 
 def worklog(record: Climb, sources: Mapping[str, str], where: str = ".") -> str:
