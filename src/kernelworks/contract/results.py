@@ -23,8 +23,6 @@ __all__ = [
     "result_dtype",
 ]  # fmt: skip
 
-Named = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class AnyOrder:
@@ -80,8 +78,8 @@ class Equations:
     of the answer that was returned, with ``flows`` into the outputs.
     """
 
-    residuals: Callable[[Named, Named], Mapping[str, tuple[Any, Any]]]
-    gradients: Callable[[Named, tuple[Any, ...]], tuple[dict[str, Any], dict[str, Any]]] | None = None
+    residuals: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
+    gradients: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[dict[str, Any], dict[str, Any]]] | None = None
 
 
 Relation = AnyOrder | ChosenIndex | EqualIndex | EqualAcrossRanks | Equations
