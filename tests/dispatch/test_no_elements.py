@@ -343,7 +343,7 @@ REFUSED = {  # heads of no dimension
     "attention", "attention_fp8", "block_sparse_attention", "paged_attention", "varlen_attn"
 }  # fmt: skip
 OTHERWISE = {
-    "adam_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
+    "adam_", "adamw8bit_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
 }  # they write: below  # fmt: skip
 
 
@@ -430,6 +430,7 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
         torch.testing.assert_close(ends[2], ends[3])
         lists = [[torch.ones(size) for size in sizes] for _ in range(4)]
         kw.adamw_(*lists, step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0)
+        nothing, codes = torch.ones(0), torch.ones(0, dtype=torch.uint8)
         for kernel in ("scalar", *KERNELS):
             kw.sgd_(*lists[:3], lr=0.1, momentum=0.9, dampening=0.0, weight_decay=0.0, nesterov=False, kernel=kernel)
             kw.sgd_(
@@ -438,6 +439,8 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
             numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
             kw.adam_(*lists, step=1, eps=1e-8, **numbers, kernel=kernel)
             kw.lion_(*lists[:3], **numbers, kernel=kernel)
+            states = (codes, nothing.clone(), codes.clone(), nothing.clone())
+            kw.adamw8bit_(nothing, nothing.clone(), *states, step=1, eps=1e-8, **numbers, kernel=kernel)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def steps(x: Tensor) -> None:
     kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
     kw.adamw_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.adam_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    kw.adamw8bit_(x, x, x, x, x, x, step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.lion_([x], [x], [x], lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1)
 
 

@@ -70,6 +70,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "rms_norm",
     ),
     "optimizer": (
+        "adamw8bit_",
         "adamw_",
         "clip_grads_",
         "sgd_",

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.adamw8bit import adamw8bit_ as adamw8bit_
     from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
     from kernelworks.ops.optimizer.optimizer_table import adadelta_ as adadelta_
     from kernelworks.ops.optimizer.optimizer_table import adagrad_ as adagrad_
@@ -143,6 +144,7 @@ if TYPE_CHECKING:
         "adadelta_",
         "adagrad_",
         "adam_",
+        "adamw8bit_",
         "adamw_",
         "adaptive_avg_pool1d",
         "adaptive_avg_pool2d",
@@ -545,6 +547,9 @@ SCHEMAS = {
     },
     "adam_": {
         "forward": "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
+    "adamw8bit_": {
+        "forward": "adamw8bit_(Tensor(a!) param, Tensor grad, Tensor(b!) exp_avg, Tensor(c!) exp_avg_scale, Tensor(d!) rms, Tensor(e!) rms_scale, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
