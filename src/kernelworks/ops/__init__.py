@@ -85,6 +85,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "dequantize",
         "quantize",
         "quantized_linear",
+        "rowwise_linear",
     ),
     "recurrent": (
         "gru",

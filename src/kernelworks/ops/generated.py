@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
     from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
+    from kernelworks.ops.quantization.rowwise_linear import rowwise_linear as rowwise_linear
     from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
@@ -254,6 +255,7 @@ if TYPE_CHECKING:
         "rmsprop_",
         "rope",
         "router_topk",
+        "rowwise_linear",
         "scatter_add",
         "selu",
         "sgd_",
@@ -627,6 +629,10 @@ SCHEMAS = {
     "quantized_linear": {
         "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
         "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "rowwise_linear": {
+        "forward": "rowwise_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "rowwise_linear_backward(Tensor grad_output, Tensor weight, Tensor scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "gru": {
         "forward": "gru(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor)",
