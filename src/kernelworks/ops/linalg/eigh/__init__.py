@@ -42,7 +42,7 @@ def eigh(
         within the sum of the two, the latter times |A|; all in the Frobenius norm.
     Cost: 9 N^3 flop a matrix, what a reduction to three diagonals takes; reads half of A and writes w and V once.
     Raises: torch.linalg.LinAlgError for a matrix that holds NaN or infinity (torch's own function, where that notices
-        it); on a GPU a call waits for that answer, as torch's does. TypeError, ValueError naming the argument;
+        it); on a GPU a call waits for that answer, as torch's does, unless it is captured in a CUDA graph. TypeError, ValueError naming the argument;
         RuntimeError where ``kernel`` cannot run.
     Source: Golub and Van Loan, Matrix Computations, 8.5; torch.linalg.eigh.
     """
@@ -56,8 +56,11 @@ def as_batch(x: Tensor) -> Tensor:
 
 
 def raise_if_failed(failed: Tensor) -> None:
-    """Raises as torch does of the first matrix that has no answer. Waits for a GPU."""
-    if not failed.is_meta and bool(failed.any()):
+    """Raises as torch does of the first matrix that has no answer. Waits for a GPU, but for a call that is captured:
+    its replays cannot raise."""
+    if failed.is_meta or (failed.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    if bool(failed.any()):
         first = int(failed.nonzero()[0])
         raise FAILURE(f"eigh: (Batch element {first}): it did not converge: the matrix holds NaN or infinity.")
 

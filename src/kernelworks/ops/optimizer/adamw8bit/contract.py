@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, Flag, check_of, errors_of
 from kernelworks.contract.cases import draw, normal
 from kernelworks.contract.numbers import Ordinal, Real
@@ -132,7 +132,7 @@ def _make(
 
 
 def _case(name: str, n: int, **how: Any) -> Case:
-    return Case(name, lambda g, d: _make(g, d, n, **how), gradients=False)
+    return Case(name, lambda g, d: _make(g, d, n, **how))
 
 
 TRIES: dict[str, dict[str, Any]] = {
@@ -150,8 +150,8 @@ CASES = (
 )
 
 
-def _timed(*sizes: int) -> tuple[Case, ...]:
-    return tuple(Case(f"N={n}", lambda g, d, n=n: _make(g, d, n), dtypes=F32, gradients=False) for n in sizes)
+def _timed(*sizes: int, dtypes: tuple[torch.dtype, ...] = F32) -> tuple[Case, ...]:
+    return tuple(Case(f"N={n}", lambda g, d, n=n: _make(g, d, n), dtypes=dtypes) for n in sizes)
 
 
 CONTRACT = Contract(
@@ -164,6 +164,6 @@ CONTRACT = Contract(
     results={name: Result(name, relation=nearest(name, k)) for name, k in (("exp_avg", AVERAGE), ("rms", ROOT))}
     | {f"{name}_scale": Result(f"{name}_scale") for name in ("exp_avg", "rms")},
     check=check_of(ARGUMENTS), reference=reference, bound=bound, cost=cost, dims=dims, cases=CASES,
-    bench_cases=_timed(65_536, 4_194_304), device_cases=_timed(100_003), device_bench_cases=_timed(2**22, 2**26),
+    bench_cases=_timed(65_536, 4_194_304), device_cases=_timed(100_003, dtypes=FLOATS), device_bench_cases=_timed(2**22, 2**26),
     errors=errors_of(ARGUMENTS),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
+from kernelworks.contract import FLOATS, UNIT_ROUNDOFF, Case, Contract, Cost, Request, rounding
 from kernelworks.contract.arguments import Arguments, check_of, errors_of
 from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.results import Result
@@ -129,10 +129,10 @@ def _cases(of: torch.dtype) -> tuple[Case, ...]:
     )  # fmt: skip
 
 
-def _timed(of: torch.dtype, *sizes: tuple[int, int, int], dtype: torch.dtype = F32) -> tuple[Case, ...]:
+def _timed(of: torch.dtype, *sizes: tuple[int, int, int], dtypes: tuple[torch.dtype, ...] = (F32,)) -> tuple[Case, ...]:
     tag = "int8" if of is INT8 else "fp8"
     return tuple(
-        Case(f"{tag} {m}x{n}x{k}", lambda g, d, s=(m, k), n=n: _make(g, d, s, n, of, bias=False), dtypes=(dtype,))
+        Case(f"{tag} {m}x{n}x{k}", lambda g, d, s=(m, k), n=n: _make(g, d, s, n, of, bias=False), dtypes=dtypes)
         for m, n, k in sizes
     )
 
@@ -145,9 +145,9 @@ CONTRACT = Contract(
     check=check_of(ARGUMENTS), reference=reference, bound=_bound, gradient_bound=_gradient_bound, cost=_cost,
     dims=_dims, bucket=_bucket, cases=tuple(case for of in (INT8, EIGHT) for case in _cases(of)),
     bench_cases=tuple(c for of in (INT8, EIGHT) for c in _timed(of, (1, 4096, 4096), (8, 4096, 4096))),
-    device_cases=tuple(c for of in (INT8, EIGHT) for c in _timed(of, (1, 1031, 2049), (16, 515, 1000))),
+    device_cases=tuple(c for of in (INT8, EIGHT) for c in _timed(of, (1, 1031, 2049), (16, 515, 1000), dtypes=FLOATS)),
     device_bench_cases=tuple(
-        c for of in (INT8, EIGHT) for c in _timed(of, (1, 8192, 8192), (8, 8192, 8192), dtype=BF16)
+        c for of in (INT8, EIGHT) for c in _timed(of, (1, 8192, 8192), (8, 8192, 8192), dtypes=(BF16,))
     ),
     errors=errors_of(ARGUMENTS),
 )  # fmt: skip

@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant("one scale", _product(scaled=lambda s: s[:1].expand_as(s)), "every row has the first row's scale"),
     Mutant("bias scaled", lambda x, w, s, b: _product(times=1.0)(x, w, s, None if b is None else b * s.to(b.dtype)),
            "the bias is added before the scale"),
-    Mutant("x in 8 bits", _product(before=lambda x: (x.double() * 127).round() / 127), "x is rounded where nobody asked"),
+    Mutant("x in 8 bits", _product(before=lambda x: (x.double() * 127).round() / 127), "x is rounded"),
     Mutant("x in bfloat16", _product(before=lambda x: (x.double() + 2.0**-10 * x.double())), "x is off by 2^-10"),
     Mutant("missing bias", _product(times=0.0), "the bias is not added"),
     Mutant("stale column", _product(after=_stale), "the last column is never written"),
