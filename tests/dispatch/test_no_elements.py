@@ -335,6 +335,11 @@ CASES: dict[str, Case] = {
     "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),
                        functools.partial(kw.dequantize, format="Q8_0", dtype="float32"),
                        by_definition("dequantize", format="Q8_0", dtype="float32")),
+    "rowwise_linear": Case(
+        {"M": 3, "N": 4, "K": 5},
+        lambda M, N, K: (t(M, K), torch.zeros(N, K, dtype=torch.int8), t(N).detach(), t(N)), kw.rowwise_linear,
+        lambda x, w, s, b: x @ w.float().T * s + b,
+    ),
     "quantized_linear": Case({"M": 3, "N": 4, "B": 2}, lambda M, N, B: (t(M, 32 * B), packed(N, B)),
                              functools.partial(kw.quantized_linear, format="Q8_0"),
                              by_definition("quantized_linear", format="Q8_0")),

@@ -148,6 +148,7 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
     assert_type(kw.csr_matmul(a, a, a, a), Arrays)
     assert_type(kw.csr_matmul(x, x), Tensor)
+    assert_type(kw.rowwise_linear(x, x, x), Tensor)
     assert_type(kw.solve(x, x, left=True), Tensor)
     assert_type(kw.eigh(x), tuple[Tensor, Tensor])
     assert_type(kw.solve(a, a), Arrays)

@@ -330,6 +330,7 @@ OPERATORS: dict[str, str] = {
     "conv_transpose2d": "conv_transpose2d",
     "conv_transpose3d": "conv_transpose3d",
     "cholesky_solve": "cholesky_solve",
+    "solve": "linalg_solve",
     "linear": "linear",
     "embedding": "embedding",
     "embedding_bag": "embedding_bag",
