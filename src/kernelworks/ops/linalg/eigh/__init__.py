@@ -42,8 +42,8 @@ def eigh(
         within the sum of the two, the latter times |A|; all in the Frobenius norm.
     Cost: 9 N^3 flop a matrix, what a reduction to three diagonals takes; reads half of A and writes w and V once.
     Raises: torch.linalg.LinAlgError for a matrix that holds NaN or infinity (torch's own function, where that notices
-        it); on a GPU a call waits for that answer, as torch's does, unless it is captured in a CUDA graph. TypeError, ValueError naming the argument;
-        RuntimeError where ``kernel`` cannot run.
+        it); on a GPU a call waits for that answer, as torch's does, unless it is captured in a CUDA graph. TypeError,
+        ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Golub and Van Loan, Matrix Computations, 8.5; torch.linalg.eigh.
     """
     output: tuple[Array, Array] = OP.call(A, out, kernel)

@@ -164,6 +164,7 @@ CONTRACT = Contract(
     results={name: Result(name, relation=nearest(name, k)) for name, k in (("exp_avg", AVERAGE), ("rms", ROOT))}
     | {f"{name}_scale": Result(f"{name}_scale") for name in ("exp_avg", "rms")},
     check=check_of(ARGUMENTS), reference=reference, bound=bound, cost=cost, dims=dims, cases=CASES,
-    bench_cases=_timed(65_536, 4_194_304), device_cases=_timed(100_003, dtypes=FLOATS), device_bench_cases=_timed(2**22, 2**26),
+    bench_cases=_timed(65_536, 4_194_304), device_cases=_timed(100_003, dtypes=FLOATS),
+    device_bench_cases=_timed(2**22, 2**26),
     errors=errors_of(ARGUMENTS),
 )  # fmt: skip
