@@ -16,7 +16,7 @@ from kernelworks.contract.results import Equations, Result
 from kernelworks.contract.tensor_argument import T
 from kernelworks.ops.optimizer.adamw8bit.codes import AVERAGE, ROOT, decode, encode, in_blocks, scales_of, spread
 
-__all__ = ["ARGUMENTS", "CONTRACT", "STATES", "reference", "stepped"]
+__all__ = ["ARGUMENTS", "CONTRACT", "STATES", "reference", "step_values"]
 
 U = UNIT_ROUNDOFF[torch.float32]
 BYTES, F32 = (torch.uint8,), (torch.float32,)
@@ -34,7 +34,7 @@ MUTATES = ("param", *STATES)
 USUAL = {"step": 3, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01, "maximize": False}
 
 
-def stepped(
+def step_values(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_scale: Tensor, rms: Tensor, rms_scale: Tensor, *, step: int,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, maximize: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -48,7 +48,7 @@ def stepped(
 
 
 def reference(**call: Any) -> tuple[Tensor, ...]:
-    p, m, r = stepped(**call)
+    p, m, r = step_values(**call)
     scales = (scales_of(m, AVERAGE), scales_of(r, ROOT))
     codes = [encode(x / spread(s, len(x)), k) for x, s, k in zip((m, r), scales, (AVERAGE, ROOT), strict=True)]
     return p, codes[0], scales[0], codes[1], scales[1]
@@ -59,7 +59,7 @@ def reference(**call: Any) -> tuple[Tensor, ...]:
 
 def _errors(args: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     """How far off the parameter, m and r may be in float32. See README.md."""
-    (p, m, r), n = stepped(**args), args["param"].shape[0]
+    (p, m, r), n = step_values(**args), args["param"].shape[0]
     before = (decode(args["exp_avg"], AVERAGE) * spread(args["exp_avg_scale"].double(), n)).abs()
     terms = args["beta1"] * before + (1 - args["beta1"]) * args["grad"].double().abs()
     correction = (1 - args["beta2"] ** args["step"]) ** 0.5
@@ -88,7 +88,7 @@ def nearest(name: str, mantissa: int) -> Equations:
 
     def residuals(args: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
         place = 1 if name == "exp_avg" else 2
-        exact, off = stepped(**args)[place], _errors(args)[place]
+        exact, off = step_values(**args)[place], _errors(args)[place]
         codes, scale = outputs[name], spread(outputs[f"{name}_scale"], len(exact))
         some = (scale > 0) & scale.isfinite()
         unit = torch.where(some, scale, 1.0)

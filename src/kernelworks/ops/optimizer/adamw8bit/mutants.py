@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelworks.contract import Mutant
 from kernelworks.ops.optimizer.adamw8bit.codes import AVERAGE, ROOT, decode, encode, scales_of, spread
-from kernelworks.ops.optimizer.adamw8bit.contract import ARGUMENTS, MUTATES, STATES, reference, stepped
+from kernelworks.ops.optimizer.adamw8bit.contract import ARGUMENTS, MUTATES, STATES, reference, step_values
 
 __all__ = ["MUTANTS"]
 
@@ -39,7 +39,7 @@ def _stale(call: Call, names: tuple[str, ...]) -> tuple[Tensor, ...]:
 
 def _coded(call: Call, code: Callable[[Tensor, Tensor, int], Tensor]) -> tuple[Tensor, ...]:
     p, _, m_scale, _, r_scale = reference(**call)
-    _, m, r = stepped(**call)
+    _, m, r = step_values(**call)
     n = len(p)
     return p, code(m, spread(m_scale, n), AVERAGE), m_scale, code(r, spread(r_scale, n), ROOT), r_scale
 
@@ -63,7 +63,7 @@ def _after_rounding(call: Call) -> tuple[Tensor, ...]:
 
 
 def _one_scale(call: Call) -> tuple[Tensor, ...]:
-    _, m, r = stepped(**call)
+    _, m, r = step_values(**call)
     made = list(reference(**call))
     for place, x, k in ((1, m, AVERAGE), (3, r, ROOT)):
         if len(x):
