@@ -83,3 +83,4 @@ class Fix(Record):
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
     compiler_reports: tuple[CompilerReport, ...] = ()  # of compiled regions that were left out, as they are wrong
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file
+    patch_folder: str = ""  # that the paths of the patch start from, if it is not the one that the command was given in

@@ -32,7 +32,7 @@ from kernelworks.diagnose.optimizations.compiled_step import (
     step_seconds,
 )
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
+from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls, missing_compiler
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
@@ -159,6 +159,9 @@ class _Optimization:
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
+        missing = "" if scene.on_gpu else missing_compiler()
+        if missing:
+            raise Impossible(missing)
         layers = [found for found in layers_of(scene.roots.modules) if _is_worth(scene, found)]
         for found in layers:
             for mode in MODES:
