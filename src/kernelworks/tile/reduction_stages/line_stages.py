@@ -309,11 +309,9 @@ def _elements(
     if AXIS == 1:
         spread = line[:, None] * line_stride + number
         base = outer * outer_stride + place
-        shape: tl.constexpr = [LINES, BLOCK]
     else:
         spread = number.to(tl.int64) * stride + line[None, :]
         base = outer * outer_stride + place * stride
-        shape: tl.constexpr = [BLOCK, LINES]
     if not WHOLE:
         mask = tl.expand_dims(inside, AXIS) & (number < left)
     given = _tiles((), x, y, z, w, base, spread, mask, True)
@@ -327,9 +325,9 @@ def _elements(
         _cast(tl.expand_dims(coefficient, AXIS), PICKS), _numbers(first, second, PICKS),
     )  # fmt: skip
     if to is not None:
-        tl.store(to + base + spread, tl.broadcast_to(made[0].to(tl.float32), shape), mask=mask)
+        tl.store(to + base + spread, tl.broadcast_to(made[0].to(tl.float32), spread.shape), mask=mask)
     if other is not None:
-        tl.store(other + base + spread, tl.broadcast_to(made[1].to(tl.float32), shape), mask=mask)
+        tl.store(other + base + spread, tl.broadcast_to(made[1].to(tl.float32), spread.shape), mask=mask)
 
 
 SWEEP, JOIN, HELD, ELEMENTS = Kernel(_sweep), Kernel(_join), Kernel(_held), Kernel(_elements)
