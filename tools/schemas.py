@@ -36,6 +36,11 @@ TABLES: dict[str, tuple[str, ...]] = {{
 {tables}
 }}
 
+# Of each op that torch has a function for, the aten operator that this calls or what that would be called.
+OPERATORS: dict[str, str] = {{
+{operators}
+}}
+
 SCHEMAS = {{
 {schemas}
 }}
@@ -54,9 +59,10 @@ def generate() -> str:
         schemas += [f'        "{p}": "{definition.schema}",' for p, definition in OPS[name].passes.items()]
         schemas.append("    },")
     said = (f'    "{table}": ({" ".join(f"{name!r}," for name in entries)}),' for table, entries in tables.items())
+    operators = [f'    "{n}": "{s.operator}",' for n in OP_PACKAGES if (s := OPS[n].torch_signature) is not None]
     return HEAD.format(
         imports="\n".join(imports), names="\n".join(names), tables="\n".join(said).replace("'", '"'),
-        schemas="\n".join(schemas),
+        operators="\n".join(operators), schemas="\n".join(schemas),
     )  # fmt: skip
 
 

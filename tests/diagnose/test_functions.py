@@ -15,7 +15,8 @@ from kernelworks.diagnose.account.account import _functions
 from kernelworks.dispatch import signature
 from kernelworks.dispatch.choose import choose
 from kernelworks.dispatch.op import OPS
-from kernelworks.dispatch.signature import TorchSignature, by_operator, composites
+from kernelworks.dispatch.registry import OPERATORS
+from kernelworks.dispatch.signature import TorchSignature, by_operator, composite_by_operator, composites
 from kernelworks.nn.functional import FUNCTIONS
 from kernelworks.profile.calls import Call, Place
 from kernelworks.profile.composite_functions import describe_call
@@ -46,9 +47,12 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchSignature]:
     monkeypatch.setattr(op, "torch_signature", None)  # the op package's own comes back
     found = TorchSignature(op, rectified, _ours, {"input": "x"}, name="rectified")
     monkeypatch.setitem(FUNCTIONS, "rectified", kw.relu)
-    signature._by_operator.cache_clear()
+    monkeypatch.setitem(OPERATORS, "relu", "rectified")
+    for known in (signature._by_operator, signature._composites):
+        known.cache_clear()
     yield found
-    signature._by_operator.cache_clear()
+    for known in (signature._by_operator, signature._composites):
+        known.cache_clear()
 
 
 class Net(nn.Module):
@@ -72,6 +76,14 @@ def test_only_what_has_no_operator_is_a_function(declared: TorchSignature) -> No
     assert composites()[id(rectified)] is declared and by_operator("aten::rectified") is declared
     operators = [s.operator for s in signature.torch_signatures().values() if s not in composites().values()]
     assert "gelu" in operators and all(hasattr(torch.ops.aten, name) for name in operators)
+
+
+def test_which_are_known_without_loading_all_op_packages() -> None:
+    every = signature.torch_signatures().values()
+    assert composites() == {id(s.function): s for s in every if s.composite} != {}
+    for name in {name for s in every for name in (s.operator, *s.other_operators)}:
+        found = by_operator(f"aten::{name}")
+        assert composite_by_operator(f"aten::{name}") is (found if found is not None and found.composite else None)
 
 
 def test_it_is_one_hotspot_with_the_work_of_the_op(declared: TorchSignature, ceilings: Peaks) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -58,6 +59,7 @@ def asked_kernels(op: Op) -> list[Kernel]:
     ]
 
 
+@functools.cache  # to ask all certificates takes a fifth of a second, and the tests of every op go by this list
 def runnable_kernels() -> list[tuple[Op, str]]:
     """(op, kernel name) for each kernel that is asked, and torch's and the reference, which run everywhere."""
     return [

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from op_kernels import ALL_OPS, label
-from telling_cases import SHORT, telling
+from telling_cases import SHORT, SMOKE, telling
 
 from kernelworks.build.kernels import in_float64
 from kernelworks.dispatch.op import OPS, Op
@@ -22,13 +22,14 @@ def test_every_mutant_is_rejected(op: Op, monkeypatch: pytest.MonkeyPatch) -> No
     """By the few cases of a kernel without a certificate, but one that a single case of the contract may be there for:
     what some of the cases reject, all of them do."""
     assert len(op.mutants) >= 5
-    with monkeypatch.context() as patch:
-        patch.setattr(op, "contract", dataclasses.replace(op.contract, cases=telling(op, SHORT)))
-        left = surviving_mutants(op)
-    assert len(left) <= 1
-    asked = tuple(m for m in op.mutants if any(name == m.name or name.startswith(f"{m.name} (") for name in left))
-    monkeypatch.setattr(op, "mutants", asked)
-    assert len(asked) == len(left) and surviving_mutants(op) == []
+    for work in (SMOKE, SHORT):
+        with monkeypatch.context() as patch:
+            patch.setattr(op, "contract", dataclasses.replace(op.contract, cases=telling(op, work)))
+            left = surviving_mutants(op)
+        asked = tuple(m for m in op.mutants if any(name == m.name or name.startswith(f"{m.name} (") for name in left))
+        monkeypatch.setattr(op, "mutants", asked)
+    assert len(asked) == len(left) <= 1
+    assert surviving_mutants(op) == []
 
 
 def _judge(got: list[float], want: list[float], bound: float = 1e-3, dtype: torch.dtype = torch.float32) -> str:

@@ -37,7 +37,7 @@ def _interpreted() -> list[object]:
 
 
 # Of work (`telling_cases`) that the interpreter is granted, which takes a tenth of a second for a call of attention.
-INTERPRETED = {True: 24, False: 120}  # where a certificate of a GPU speaks for this source; where none does
+INTERPRETED = {True: 24, False: 96}  # if a certificate of a GPU speaks for this source; if none does: every trait once
 DEAR = (
     "gated_delta_rule",
     "gru",

@@ -11,12 +11,14 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["OP_PACKAGES", "FunctionPackage", "OpPackageMap", "load_op_package"]
+__all__ = ["OPERATORS", "OP_PACKAGES", "FunctionPackage", "OpPackageMap", "load_op_package"]
 
 T = TypeVar("T")
 
 # The module of each op package by the name of its op, in the order of the families. `kernelworks.ops` fills it.
 OP_PACKAGES: dict[str, str] = {}
+# By the name of an op that torch has a function for: the aten operator that this calls, or what that would be called.
+OPERATORS: dict[str, str] = {}
 
 
 def load_op_package(op_package: str) -> types.ModuleType:

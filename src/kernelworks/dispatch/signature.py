@@ -29,13 +29,14 @@ from kernelworks.dispatch.arrays import as_tensors, has_foreign_array, restore_a
 from kernelworks.dispatch.hooks import stop_for
 from kernelworks.dispatch.mutation import check_out, copy_into
 from kernelworks.dispatch.op import OPS, Op
+from kernelworks.dispatch.registry import OP_PACKAGES, OPERATORS
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composites", "gates", "is_last_dimension",
-    "operator_of", "own_result", "publish_function", "torch_signatures", "two_names",
+    "ABSENT", "SIZES", "Array", "Gate", "TorchSignature", "by_operator", "composite_by_operator", "composites", "gates",
+    "is_last_dimension", "operator_of", "own_result", "publish_function", "torch_signatures", "two_names",
 ]  # fmt: skip
 
 Array = TypeVar("Array", Tensor, "np.ndarray[Any, Any]")
@@ -368,11 +369,25 @@ def _by_operator(count: int) -> dict[str, TorchSignature]:
 def composites() -> dict[int, TorchSignature]:
     """The signatures whose function torch makes of several operators, so that nothing records a call of it as one; by
     the function's ``id``, for what a mode is told of need not be hashable."""
-    return {
-        id(torch_signature.function): torch_signature
-        for torch_signature in torch_signatures().values()
-        if torch_signature.composite
-    }
+    return {id(torch_signature.function): torch_signature for torch_signature in _composites(len(OPS)).values()}
+
+
+def composite_by_operator(name: str) -> TorchSignature | None:
+    """As ``by_operator``, of ``composites`` alone."""
+    return _composites(len(OPS)).get(name.removeprefix("aten::"))
+
+
+@functools.lru_cache(1)
+def _composites(count: int) -> dict[str, TorchSignature]:
+    """By operator. An op package is loaded only if torch has no operator of that name: to load all takes a second."""
+    lacking = (name for name in OPS if name not in OP_PACKAGES or not _has_operator(name))
+    signatures = (OPS[name].torch_signature for name in lacking)
+    return {found.operator: found for found in signatures if found is not None and found.composite}
+
+
+def _has_operator(name: str) -> bool:
+    """Whether torch has an operator that does what this op does, or no function for it."""
+    return name not in OPERATORS or hasattr(torch.ops.aten, OPERATORS[name])
 
 
 def is_last_dimension(normalized_shape: Any, input: Tensor) -> bool:

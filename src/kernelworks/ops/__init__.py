@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernelworks.dispatch.registry import OP_PACKAGES, FunctionPackage, load_op_package
+from kernelworks.dispatch.registry import OP_PACKAGES, OPERATORS, FunctionPackage, load_op_package
+from kernelworks.ops import generated
 from kernelworks.ops.generated import TABLES
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def take_tables(tables: Mapping[str, tuple[str, ...]]) -> None:
 
 
 take_tables(TABLES)
+OPERATORS.update(generated.OPERATORS)
 
 
 def define_all() -> None:

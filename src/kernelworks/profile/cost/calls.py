@@ -9,7 +9,7 @@ import torch
 
 from kernelworks.contract import Request, TensorSpec
 from kernelworks.dispatch.op import OPS, Op
-from kernelworks.dispatch.signature import TorchSignature, by_operator
+from kernelworks.dispatch.signature import TorchSignature, composite_by_operator
 from kernelworks.profile.cost import NOTHING, Work
 from kernelworks.profile.cost.aten import formula
 from kernelworks.profile.cost.external_ops import EXTERNAL_FORMULAS
@@ -57,7 +57,7 @@ def _parts(call: Call) -> list[tuple[Call, Work]] | None:
     found = _contracted(call) if call.name.startswith(OURS) else _known(call)
     if found is not None:
         return [(call, found)]
-    if not is_composite(call.name, call.overload) and _function(call) is None:
+    if not is_composite(call.name, call.overload) and composite_by_operator(call.name) is None:
         return None
     if not call.children:
         return [] if _hands_back(call) else None
@@ -112,7 +112,7 @@ def _written(a: Arguments, parts: list[tuple[Call, Work]], total: Work) -> float
     found = results(a)
     if found is not None:
         new = sum(o.bytes for o in found)
-    elif _function(a.call) is not None:  # what it left behind is what it returned
+    elif composite_by_operator(a.call.name) is not None:  # what it left behind is what it returned
         new = sum(size for _, size in a.call.made)
     elif a.call.tensors:
         used = set[int]()
@@ -129,7 +129,7 @@ def _known(call: Call) -> Work | None:
     by the contract of the op that says the same."""
     if call.name in EXTERNAL_FORMULAS:
         return _try(EXTERNAL_FORMULAS[call.name], call)
-    torch_signature = _function(call)
+    torch_signature = composite_by_operator(call.name)  # that of a function of torch's with no operator of its own
     if torch_signature is not None:
         return _signature_work(call, torch_signature)
     if not call.name.startswith("aten::"):
@@ -139,12 +139,6 @@ def _known(call: Call) -> Work | None:
         if found is not None and not (found.read + found.written and _scattered(call)):
             return found
     return None
-
-
-def _function(call: Call) -> TorchSignature | None:
-    """The torch pattern of a function of torch's that has no operator of its own; None for any other call."""
-    torch_signature = by_operator(call.name)
-    return torch_signature if torch_signature is not None and torch_signature.composite else None
 
 
 def _signature_work(call: Call, torch_signature: TorchSignature) -> Work | None:
