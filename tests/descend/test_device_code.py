@@ -116,6 +116,8 @@ def test_code_is_found_in_a_cache(compiled: dict[str, KernelCode], tmp_path: Pat
     assert [one.shared_bytes for one in codes] == [16, 16] and codes[0].where == "recorded"
     assert find_code(codes, code.name, threads=code.threads, registers=code.registers) == [codes[0]]
     assert find_code(codes, code.name, threads=7, registers=0) == [] == find_code(codes, "x", threads=0, registers=0)
+    assert find_code(codes, code.name, threads=0, registers=code.registers + 3) == codes  # rounded up
+    assert find_code(codes, code.name, threads=0, registers=code.registers - 1) == []
     assert ir_operations(codes[0].ttir) == {"tt.load": 1}
     assert ptx_operations(
         "  ld.global.v4.b32 {%r1}, [%rd1];\n @%p1 ld.global.v4.b32 {%r1}, [%rd1];\n add.s32 %r1;\n"
@@ -134,6 +136,8 @@ NAMES = {
     "triton_poi_fused_mul_silu_3": ("inductor", "elements, each by itself; it holds mul silu"),
     "triton_red_fused__to_copy_mean_rsqrt_0": ("inductor", "a reduction in a loop"),
     "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits>": ("FlashAttention, in torch", "in parts"),
+    "triton_poi_fused__scaled_dot_product_cudnn_attention_where_4": ("inductor", "each by itself"),
+    "void splitKreduce_kernel<32, 16, int>": ("cuBLAS", "adds the parts"),
     "ncclDevKernel_AllReduce": ("NCCL", ""),
     "_forward": ("unknown", ""),
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import importlib
 import json
 from pathlib import Path
@@ -141,3 +143,67 @@ def test_the_command_line(path: Path, tmp_path: Path) -> None:
     for words, said in wrong.items():
         failed = runner.invoke(app, list(words))
         assert failed.exit_code in (1, 2) and said in " ".join(failed.stderr.split()), (words, failed.stderr)
+
+
+# ---------------------------------------------------------------- recorded on an H200 by examples/trace_decode.py
+
+TRACES = Path(__file__).with_name("traces")
+
+
+def recorded(name: str, **asked: Any) -> Descent:
+    return descend_trace(TRACES / f"{name}.json.gz", peaks=read_peaks(PEAKS), **asked)
+
+
+def unpacked(folder: Path) -> Path:
+    """What Triton had compiled when the traces were recorded, as files."""
+    held = json.loads(gzip.decompress((TRACES / "cache.json.gz").read_bytes()))
+    for key, files in held.items():
+        (folder / key).mkdir()
+        stem = folder / key / files["name"]
+        stem.with_suffix(".cubin").write_bytes(base64.b64decode(files["cubin"]))
+        for kind in ("json", "ttir", "ptx"):
+            stem.with_suffix(f".{kind}").write_text(files[kind], encoding="utf-8")
+    return folder
+
+
+def test_a_decode_of_torchs_own_functions() -> None:
+    found = recorded("eager", most=50)
+    assert found.machine == "NVIDIA H200" and found.whole == 34 and len(found.operators) == 34
+    assert sum(one.share for one in found.operators) == pytest.approx(1)
+    head = next(one for one in found.operators if "[32000, 1024]" in one.shapes)
+    assert (head.operator, head.calls, head.module) == ("aten::linear", 4, "Decoder.Linear")
+    (kernel,) = head.kernels
+    assert (kernel.maker, kernel.grid, kernel.block) == ("cuBLAS", (2, 63, 1), (384, 1, 1))
+    attention = found.operators[0]
+    assert attention.operator == "aten::scaled_dot_product_attention" and attention.calls == 16
+    assert [one.maker for one in attention.kernels] == ["cuDNN", "torch", "cuDNN", "torch"]
+    assert attention.module == "Decoder.Layer.Attention" and attention.source == "trace_decode.py:59"
+
+
+def test_a_decode_with_our_kernels_is_compiled_here() -> None:
+    found = recorded("ours", op="kernelworks::", most=9)
+    by_op = {one.operator: one for one in found.operators}
+    assert by_op.keys() == {"kernelworks::rms_norm", "kernelworks::silu_mul"}
+    for one in found.operators:
+        (kernel,) = one.kernels
+        assert (kernel.maker, kernel.code) == ("kernelworks", "compiled here") and kernel.source
+        assert kernel.loop is not None and kernel.loop.counts["load"] >= 1 and kernel.ir["tt.load"] >= 1
+        assert any(name.startswith("ld.global") for name in kernel.ptx)
+        assert "triton" in {name for name, _ in one.declined} | {one.kernel}
+
+
+def test_a_compiled_decode_is_read_from_the_cache_of_its_recording(tmp_path: Path) -> None:
+    bare = recorded("compiled", op="triton_", most=30)
+    assert all(kernel.code == "" for one in bare.operators for kernel in one.kernels)
+    assert any("--cache FOLDER" in note for note in bare.notes)
+    found = recorded("compiled", op="triton_", most=30, cache=unpacked(tmp_path))
+    kernels = [kernel for one in found.operators for kernel in one.kernels if kernel.maker == "inductor"]
+    assert len(kernels) == len(bare.operators) >= 12
+    for kernel in kernels:
+        assert kernel.code == "recorded" and kernel.loop is not None and kernel.source.endswith(".py"), kernel.name
+        assert sum(kernel.loop.counts.values()) == len(kernel.loop.lines)
+    rotary = next(kernel for kernel in kernels if "cos" in kernel.name)
+    assert rotary.ir["math.cos"] == 2 and rotary.loop is not None
+    assert any("accesses of local memory" in said for said in rotary.loop.explained)
+    several = [kernel for kernel in kernels if any("of the cache have this name" in said for said in kernel.said)]
+    assert 0 < len(several) < len(kernels)

@@ -24,7 +24,7 @@ from kernelworks.learn.emulator import (
 from kernelworks.learn.emulator.translation import translate
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = Path(__file__).with_name("emulated_programs.cu")
+FILE = Path(__file__).parent / "programs/emulated_programs.cu"
 PAGE = ROOT / "docs/reference/cuda-emulation.md"
 DECLARATION = "void run(const float* x, float* y, int n, int which)"
 TYPES = ("const float*", "float*", "int", "int")

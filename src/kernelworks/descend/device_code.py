@@ -25,7 +25,7 @@ CLASSES = {
     "matrix product": ("HGMMA", "QGMMA", "IGMMA", "HMMA", "IMMA", "DMMA", "QMMA"),
     "multiply-add": ("FFMA", "HFMA2", "DFMA", "IDP", "FFMA2"),
     "other arithmetic operation": ("FADD", "FMUL", "FMNMX", "HADD2", "HMUL2", "HMNMX2", "DADD", "DMUL",
-                                   "FSEL", "FSETP", "FSET"),
+                                   "FSEL", "FSETP", "FSET", "HSETP2", "HSET2", "DSETP"),
     "special function": ("MUFU",),
     "conversion": ("F2F", "F2FP", "F2I", "I2F", "I2FP", "FRND", "F2IP", "I2I"),
     "load": ("LDG", "LD"),
@@ -107,10 +107,14 @@ def _text(path: Path, kind: str) -> str:
 
 
 def find_code(codes: Sequence[KernelCode], name: str, *, threads: int, registers: int) -> list[KernelCode]:
-    """Those of a kernel's name that were launched with so many threads and registers; several are one kernel for
-    several kinds of arguments, which a trace does not tell apart."""
+    """Those of a kernel's name that were launched with so many threads, the likeliest first: with the launch's
+    registers, or the most below (a profiler may round them up). Several are one kernel for several kinds of arguments
+    or several settings, which a trace does not tell apart."""
     named = [code for code in codes if code.name == name and threads in (0, code.threads)]
-    return [code for code in named if registers in (0, code.registers)] if len(named) > 1 else named
+    if len(named) < 2 or not registers:
+        return named
+    fitting = [code for code in named if code.registers <= registers]
+    return sorted(fitting, key=lambda code: (registers - code.registers, code.cubin))
 
 
 def instructions(code: KernelCode) -> list[Line]:
@@ -185,7 +189,10 @@ def explain_device_loop(texts: Sequence[str], *, whole: bool) -> tuple[str, ...]
             narrow = f"; 16 bytes at once would take {16 // widest} times fewer" if widest < 16 else ""
             said.append(f"{kind}s of memory, a thread: {parts}{narrow}")
     if counts.get("spill"):
-        said.append(f"{counts['spill']} accesses of local memory: values that found no register")
+        said.append(
+            f"{counts['spill']} accesses of local memory: values that found no register, or "
+            "an array whose index is no constant"
+        )
     if counts.get("multiply-add", 0) and counts.get("shared load", 0) > counts["multiply-add"]:
         said.append(
             "more loads of shared memory than multiply-adds: a larger square of sums a thread uses each more often"

@@ -14,7 +14,7 @@ import json
 import linecache
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ __all__ = ["TraceError", "descend_trace", "read_peaks"]
 KERNELS = 4  # of an operator that are shown
 LEAST_SHARE = 0.03  # of an operator's time
 MOST_MODULES = 12
-NUMBERED = re.compile(r"_\d+$")
+MODULE_NUMBER = re.compile(r"_\d+$")
 MOVING = ("load", "store")
 
 
@@ -141,7 +141,7 @@ def _module(events: Events, nesting: Nesting, index: int) -> str:
     while at >= 0 and len(names) < MOST_MODULES:
         text = events.text(at)
         if text.startswith(MODULE):
-            names.append(NUMBERED.sub("", text.removeprefix(MODULE)))
+            names.append(MODULE_NUMBER.sub("", text.removeprefix(MODULE)))
         at = int(nesting.parent[at])
     return ".".join(reversed(names))
 
@@ -214,7 +214,12 @@ class _Reader:
         registers = int(launch.get("registers per thread") or 0)
         share = 1e6 * seconds / group.device_us if group.device_us else 0.0
         maker, source, said = maker_of(name), "", list(name_sentences(name))
-        code = self._code(group, name, block, registers)
+        several = find_code(self.codes, name, threads=block[0] if block else 0, registers=registers)
+        code = several[0] if several else None
+        if len(several) > 1:
+            said.append(
+                f"{len(several)} kernels of the cache have this name and fit; shown is the nearest by registers"
+            )
         if maker == UNKNOWN_MAKER and code is None:
             code = self.compiled.code_of(events, group.typical, name, block)
         if maker == UNKNOWN_MAKER:
@@ -234,11 +239,6 @@ class _Reader:
             made, code=code.where, ir=ir_operations(code.ttir), ptx=ptx_operations(code.ptx),
             loop=device_loop(code, moving=not ir_operations(code.ttir).get("tt.dot")),
         )  # fmt: skip
-
-    def _code(self, group: _Group, name: str, block: Sequence[int], registers: int) -> KernelCode | None:
-        threads = block[0] if block else 0
-        several = find_code(self.codes, name, threads=threads, registers=registers)
-        return several[0] if several else None
 
 
 def _outside(group: _Group, kernels: tuple[DeviceKernel, ...], share: float) -> OperatorTime:

@@ -9,6 +9,7 @@ __all__ = ["maker_of", "name_sentences"]
 
 # By what a name holds, the first that does: who wrote it.
 MAKERS = (
+    (r"^triton_", "inductor"),
     (
         r"^nvjet_|cublas|^cutlass|^void cutlass|gemvNSP|gemv2|^gemv|^void gemv|splitKreduce|_s?gemm_|^sm\d+_xmma",
         "cuBLAS",
@@ -16,7 +17,6 @@ MAKERS = (
     (r"cudnn", "cuDNN"),
     (r"flash_fwd|flash_bwd|pytorch_flash", "FlashAttention, in torch"),
     (r"fmha_cutlass|AttentionKernel", "memory-efficient attention, in torch"),
-    (r"^triton_", "inductor"),
     (r"cub::|thrust::", "CUB, in torch"),
     (r"nccl", "NCCL"),
     (r"at::native|at_cuda", "torch"),
@@ -35,7 +35,7 @@ def maker_of(name: str) -> str:
 
 def name_sentences(name: str) -> tuple[str, ...]:
     """What a kernel's name says of how it works, in sentences; none if it says nothing."""
-    for reads in (_nvjet, _tiles, _inductor, _elements, _split):
+    for reads in (_nvjet, _split, _tiles, _inductor, _elements):
         said = reads(name)
         if said:
             return said

@@ -7,8 +7,6 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,23 +109,14 @@ def _source_of(op: str, kernel: str) -> str:
     return ""
 
 
-@contextmanager
-def _texts() -> Iterator[dict[bytes, dict[str, str]]]:
-    """IR and PTX of what Triton compiles inside, by cubin."""
-    found: dict[bytes, dict[str, str]] = {}
-    triton = importlib.import_module("triton")
-    compile_kernel = triton.compile
-
-    def compiled(*given: Any, **named: Any) -> Any:
-        made = compile_kernel(*given, **named)
-        found[made.asm["cubin"]] = {kind: str(made.asm[kind]) for kind in ("ptx", "ttir") if kind in made.asm}
-        return made
-
-    vars(triton)["compile"] = compiled
-    try:
-        yield found
-    finally:
-        vars(triton)["compile"] = compile_kernel
+def _texts(name: str, cubin: bytes) -> dict[str, str]:
+    """IR and PTX that Triton's cache keeps beside this cubin."""
+    triton: Any = importlib.import_module("triton")
+    for path in Path(triton.knobs.cache.dir).glob(f"*/{name}.cubin"):
+        if path.stat().st_size == len(cubin) and path.read_bytes() == cubin:
+            kept = {kind: path.with_suffix(f".{kind}") for kind in ("ptx", "ttir")}
+            return {kind: other.read_text(encoding="utf-8") for kind, other in kept.items() if other.is_file()}
+    return {}
 
 
 @dataclass
@@ -158,15 +147,14 @@ class OursCompiled:
         try:
             given = [_meta(item) if isinstance(item, Operand) else item for item in Arguments(call).items]
             given += [None] * (len(op.passes[pass_].names) - len(given))
-            with triton.without_gpu(self.capability), triton.compiling() as made, _texts() as texts:
+            with triton.without_gpu(self.capability), triton.compiling() as made:
                 op.kernel(WAY).load(pass_)(*given[: len(op.passes[pass_].names)])
         except (*ERRORS, BuildError):
             return []
         return [
             KernelCode(
                 name=one.name, threads=one.threads, shared_bytes=one.shared_bytes, cubin=one.cubin,
-                ptx=texts.get(one.cubin, {}).get("ptx", ""), ttir=texts.get(one.cubin, {}).get("ttir", ""),
-                where="compiled here",
+                where="compiled here", **_texts(one.name, one.cubin),
             )
             for one in made
         ]  # fmt: skip

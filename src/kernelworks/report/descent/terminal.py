@@ -9,8 +9,8 @@ from rich.text import Text
 
 from kernelworks.records.descent import Descent, FunctionTime, HotLoop, OperatorTime
 from kernelworks.report import quantity
-from kernelworks.report.descent_device import device_operator
-from kernelworks.report.descent_layers import declined_kernels, dispatch_choice, layer, roofline_place, upper_layers
+from kernelworks.report.descent.device_terminal import device_operator
+from kernelworks.report.descent.layers import declined_kernels, dispatch_choice, layer, roofline_place, upper_layers
 
 __all__ = ["descent"]
 

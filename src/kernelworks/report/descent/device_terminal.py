@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kernelworks.records.descent import DeviceKernel, DeviceLoop, OperatorTime
 from kernelworks.report import quantity
-from kernelworks.report.descent_layers import declined_kernels, dispatch_choice, layer, roofline_place, upper_layers
+from kernelworks.report.descent.layers import declined_kernels, dispatch_choice, layer, roofline_place, upper_layers
 
 __all__ = ["device_operator"]
 
@@ -47,6 +47,8 @@ def _dispatcher(one: OperatorTime) -> Text:
         return Text.assemble(f"{ran}; of such a call on this kind of GPU ", dispatch_choice(one))
     if one.op:
         return Text(f"{ran}; kernelworks has an op of its own: `kernelworks explain {one.op}`")
+    if makers == "inductor":
+        return Text("torch.compile: inductor wrote the kernel, for these shapes")
     return Text(f"{ran}; kernelworks has no op for it")
 
 
