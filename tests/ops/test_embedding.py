@@ -43,6 +43,7 @@ def test_an_id_outside_the_table_is_reported_and_its_row_is_nan() -> None:
 
 BAGS = """
 import torch
+from kernelworks.ops.linalg.csr_matmul import triton as sparse
 from kernelworks.ops.lookup.embedding_bag import triton as kernel
 
 weight = torch.randn(4, 8)
@@ -53,14 +54,24 @@ for ids, begins in (([0, 1, 7], [0, 2]), ([0, 1, 2], [1, 2]), ([0, 1, 2], [0, 4]
         print(bool((out == torch.stack((weight[0] + weight[1], weight[2]))).all()))
     except IndexError as error:
         print(error)
+for rows, columns in (([0, 1, 2], [0, 4]), ([0, 2, 1], [0, 1]), ([0, 1, 1], [0, 1]), ([0, 1, 2], [3, 1])):
+    entries = torch.tensor(rows), torch.tensor(columns), torch.tensor([2.0, 3.0])
+    try:
+        print(bool((sparse.forward(*entries, weight) == torch.stack((2 * weight[3], 3 * weight[1]))).all()))
+    except IndexError as error:
+        print(error)
 """
 
 
-def test_an_id_or_an_offset_that_is_none_is_reported_and_nothing_is_read_there() -> None:
+def test_an_id_an_offset_or_an_entry_that_is_none_is_reported_and_nothing_is_read_there() -> None:
     done = forked.python(code=BAGS, TRITON_INTERPRET="1")
     assert done.stdout.splitlines() == [
         "ids must be in [0, 4), weight's rows; this call had another at position 2",
         "offsets must rise from 0 to at most 3, the ids; this call had others at bag 0",
         "offsets must rise from 0 to at most 3, the ids; this call had others at bag 1",
+        "True",
+        "col_indices must be in [0, 4), dense's rows; this call had another at position 1",
+        "crow_indices must rise from 0 to 2, the entries; this call had others at row 1",
+        "crow_indices must rise from 0 to 2, the entries; this call had others at row 1",
         "True",
     ], done.stdout + done.stderr

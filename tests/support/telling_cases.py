@@ -31,10 +31,11 @@ INF = float("inf")
 HUGE, TINY = 1e18, 1e-18  # their squares leave the range of float32
 
 
-def telling(op: Op, work: int, *, most: int | None = None) -> tuple[Case, ...]:
-    """The cases, each with the dtypes that it is worth; of those with at most ``most`` elements."""
+def telling(op: Op, work: int, *, most: int | None = None, once: bool = False) -> tuple[Case, ...]:
+    """The cases, each with the dtypes that it is worth; of those with at most ``most`` elements. With ``once`` no more
+    are picked when every trait is there."""
     picked: dict[str, list[torch.dtype]] = {}
-    for case, dtype in _picked(op, work, most):
+    for case, dtype in _picked(op, work, most, once):
         picked.setdefault(case.name, []).append(dtype)
     return tuple(
         dataclasses.replace(case, dtypes=tuple(d for d in case.dtypes if d in picked[case.name]))
@@ -43,13 +44,15 @@ def telling(op: Op, work: int, *, most: int | None = None) -> tuple[Case, ...]:
     )
 
 
-def _picked(op: Op, work: int, most: int | None) -> Iterator[tuple[Case, torch.dtype]]:
+def _picked(op: Op, work: int, most: int | None, once: bool = False) -> Iterator[tuple[Case, torch.dtype]]:
     left = [pair for pair in _pairs(op) if most is None or pair[3] <= most]
     seen: set[Any] = set()
     while left:
         best = max(left, key=lambda pair: len(pair[1] - seen) / pair[2])
         key, traits, price, _ = best
         if seen and not traits - seen:
+            if once:
+                return
             seen = set()
             continue
         work -= price

@@ -98,7 +98,7 @@ class _Optimization:
 
 
 def _candidate(scene: Scene, loading: Loading) -> Candidate:
-    waits = f"{loading.source}: the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
+    waits = f"the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
     waits += f"{loading.batches} batches"
     wanted = [WORKERS if not loading.workers else MORE.format(more=2 * loading.workers)]
     todo = "it makes them itself: use workers" if not loading.workers else "its workers are too slow: use more"

@@ -57,8 +57,8 @@ def csr_matmul(
     that follows from the indices alone: the same bits for any number of threads.
     Cost: 2 N D flop; reads the entries, and the rows of dense that they name once, and writes output once.
     Raises: IndexError for a column outside [0, K) and for rows that do not rise from 0 to N, before anything is
-    written; on a GPU a call waits for that answer. TypeError, ValueError naming the argument; RuntimeError where
-    ``kernel`` cannot run.
+    written; on a GPU, where no call waits for that answer, by the next call. TypeError, ValueError naming the argument;
+    RuntimeError where ``kernel`` cannot run.
     Source: Tinney and Walker 1967, Proc. IEEE 55(11); torch.sparse.mm of torch.sparse_csr_tensor.
     """
     if isinstance(crow_indices, Tensor) and crow_indices.layout is torch.sparse_csr:
@@ -88,7 +88,7 @@ def as_matrix(x: Tensor) -> Tensor:
 
 
 def check_entries(crow: Tensor, columns: Tensor, K: int) -> None:
-    """Raises IndexError unless rows rise from 0 to all entries, and all columns are rows of dense. Waits for a GPU."""
+    """Raises IndexError unless rows rise from 0 to all entries, and all columns are rows of dense."""
     if crow.is_meta:
         return
     n = columns.numel()

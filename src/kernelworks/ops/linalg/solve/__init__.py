@@ -46,8 +46,9 @@ def solve(A: Array, B: Array, *, out: Array | None = None, kernel: str | None = 
     Error bound: ``u |X| + (1 - W)^-1 W |X|`` with ``W = 3 (N + 1) 2^-24 |A^-1| S``, S the magnitudes of the factors,
     ``|L| |U|``, of pivots within columns or within rows: the condition is in it.
     Cost: 2 N^3 / 3 + 2 N^2 K flop a matrix; reads A and B once and writes X once.
-    Raises: torch.linalg.LinAlgError for a matrix with a pivot of 0; on a GPU a call waits for that answer. TypeError,
-    ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Raises: torch.linalg.LinAlgError for a matrix with a pivot of 0; on a GPU a call waits for that answer, unless it is
+    captured in a CUDA graph: then X is inf or NaN. TypeError, ValueError naming the argument; RuntimeError where
+    ``kernel`` cannot run.
     Source: LAPACK's gesv; torch.linalg.solve, whose ``left=False`` is ``solve(A.mT, B.mT).mT``.
     """
     output: Array = OP.call(A, B, out, kernel)
@@ -60,8 +61,11 @@ def as_batch(x: Tensor) -> Tensor:
 
 
 def raise_if_singular(singular: Tensor) -> None:
-    """Raises as torch does of the first system that has no solution. Waits for a GPU."""
-    if not singular.is_meta and bool(singular.any()):
+    """Raises as torch does of the first system that has no solution. Waits for a GPU, but for a call that is captured:
+    its replays cannot raise, and their answers hold inf or NaN."""
+    if singular.is_meta or (singular.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    if bool(singular.any()):
         first = int(singular.nonzero()[0])
         raise SINGULAR_ERROR(f"solve: (Batch element {first}): The solver failed because the input matrix is singular.")
 

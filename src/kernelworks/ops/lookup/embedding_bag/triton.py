@@ -6,7 +6,6 @@ where the host sees it, and reads nothing there. The next call raises.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
@@ -15,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernelworks.build.fault_words import FaultWords
 from kernelworks.build.triton import Kernel, Launch, configs, kernel
 from kernelworks.ops.lookup.embedding_bag import places_of, rows_of
 from kernelworks.ops.lookup.embedding_bag.contract import MODES
@@ -98,21 +98,13 @@ def _of_scales(out, grad, ids, weight, bags, V, D, stride, BLOCK: tl.constexpr):
     tl.store(out + place, tl.sum(total, 0).to(out.dtype.element_ty))
 
 
-@functools.cache
-def _faults(device: str) -> tuple[Tensor, Any]:
-    """Two numbers that GPU and CPU both see, as ``_forward`` writes them; 0 where nothing is wrong."""
-    kept = torch.zeros(2, dtype=torch.int64, pin_memory=device == "cuda")
-    return kept, (ctypes.c_int64 * 2).from_address(kept.data_ptr())
-
-
-def _refuse(words: Any, which: str) -> None:
-    place, size = words[0], words[1]
-    words[0] = 0
+def _message(place: int, size: int, which: str) -> str:
     if place < 0:
-        raise IndexError(f"offsets must rise from 0 to at most {size}, the ids; {which} had others at bag {-1 - place}")
-    raise IndexError(f"ids must be in [0, {size}), weight's rows; {which} had another at position {place - 1}")
+        return f"offsets must rise from 0 to at most {size}, the ids; {which} had others at bag {-1 - place}"
+    return f"ids must be in [0, {size}), weight's rows; {which} had another at position {place - 1}"
 
 
+FAULT = FaultWords(_message)
 FORWARD, OF_WEIGHT, OF_SCALES = Kernel(_forward), Kernel(_of_weight), Kernel(_of_scales)
 
 
@@ -129,9 +121,7 @@ def _run(
     padding: int | None,
 ) -> None:  # fmt: skip
     (V, D), B = weight.shape, offsets.numel()
-    fault, words = _faults(weight.device.type)
-    if words[0]:
-        _refuse(words, "an earlier call")
+    fault = FAULT.of(weight.device)
     if not B or not D:
         return
     launch, across = _launch(FORWARD, "forward", D, weight.dtype, MODE=MODES.index(mode))
@@ -141,8 +131,7 @@ def _run(
         None if scales is None else scales.contiguous(), output, chosen, fault,
         -1 if padding is None else padding, ids.numel(), B, V, D, table.stride(0),
     )  # fmt: skip
-    if words[0] and not weight.is_cuda:
-        _refuse(words, "this call")
+    FAULT.raise_of_this_call(weight.device)
 
 
 def forward(

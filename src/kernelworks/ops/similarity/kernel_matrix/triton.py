@@ -31,34 +31,42 @@ def _distances(a, b, row, column, N, M, D, inverse, BM: tl.constexpr, BN: tl.con
 
 
 @triton.jit
+def _exp2(t):
+    """2^t. The GPU's own function gives 0 where the result is subnormal: it is asked for 2^64 times that."""
+    small = t < -100.0
+    k = tl.exp2(tl.where(small, t + 64.0, t))
+    return tl.where(small, k * 5.421010862427522e-20, k)
+
+
+@triton.jit
 def _value(q, WHICH: tl.constexpr):
     """WHICH: 0 is rbf, 1 to 3 the Matern functions of order 1/2, 3/2 and 5/2."""
     if WHICH == 0:
-        k = tl.exp2(q * (-0.5 * LOG2E))
+        k = _exp2(q * (-0.5 * LOG2E))
     elif WHICH == 1:
-        k = tl.exp2(tl.sqrt_rn(q) * -LOG2E)
+        k = _exp2(tl.sqrt_rn(q) * -LOG2E)
     elif WHICH == 2:
         z = tl.sqrt_rn(3.0 * q)
-        k = (1.0 + tl.where(z > 1e15, 0.0, z)) * tl.exp2(z * -LOG2E)  # an infinite distance has a k of 0
+        k = (1.0 + tl.where(z > 1e15, 0.0, z)) * _exp2(z * -LOG2E)  # an infinite distance has a k of 0
     else:
         z = tl.sqrt_rn(5.0 * q)
         some = tl.where(z > 1e15, 0.0, z)
-        k = (1.0 + some + some * some * 0.3333333333333333) * tl.exp2(z * -LOG2E)
+        k = (1.0 + some + some * some * 0.3333333333333333) * _exp2(z * -LOG2E)
     return k
 
 
 @triton.jit
 def _slope(q, WHICH: tl.constexpr):
     if WHICH == 0:
-        slope = tl.exp2(q * (-0.5 * LOG2E))
+        slope = _exp2(q * (-0.5 * LOG2E))
     elif WHICH == 1:
         z = tl.sqrt_rn(q)
-        slope = tl.where(z == 0.0, 0.0, tl.exp2(z * -LOG2E) / z)
+        slope = tl.where(z == 0.0, 0.0, _exp2(z * -LOG2E) / z)
     elif WHICH == 2:
-        slope = 3.0 * tl.exp2(tl.sqrt_rn(3.0 * q) * -LOG2E)
+        slope = 3.0 * _exp2(tl.sqrt_rn(3.0 * q) * -LOG2E)
     else:
         z = tl.sqrt_rn(5.0 * q)
-        slope = (1.0 + tl.where(z > 1e15, 0.0, z)) * (tl.exp2(z * -LOG2E) * 1.6666666666666667)
+        slope = (1.0 + tl.where(z > 1e15, 0.0, z)) * (_exp2(z * -LOG2E) * 1.6666666666666667)
     return slope
 
 
