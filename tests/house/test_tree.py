@@ -40,7 +40,8 @@ TOP = {
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
+    "tests": r"conftest\.py|\w+/\w+\.py|(descend|diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)"
+    r"|report/records/[\w-]+\.json|learn/programs/\w+\.cu",
     "examples": r"\w+\.py",
     "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
     "benchmarks": r"(programs/)?\w+\.py|kernelbench_calls\.toml|results/[\w.-]+\.json",
