@@ -40,7 +40,8 @@ TOP = {
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
+    "tests": r"conftest\.py|\w+/\w+\.py|(descend|diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)"
+    r"|report/records/[\w-]+\.json|learn/programs/\w+\.cu",
     "examples": r"\w+\.py",
     "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
     "benchmarks": r"(programs/)?\w+\.py|kernelbench_calls\.toml|results/[\w.-]+\.json",
@@ -300,6 +301,7 @@ NAMES_OPS = {
     f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
     f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
     f"{PACKAGE}/nn/optim.py": "one op's optimiser",
+    f"{PACKAGE}/nn/block_optim.py": "one op's optimiser",
 }
 # there strings are torch's operators too
 _TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
