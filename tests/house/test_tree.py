@@ -301,6 +301,7 @@ NAMES_OPS = {
     f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
     f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
     f"{PACKAGE}/nn/optim.py": "one op's optimiser",
+    f"{PACKAGE}/nn/block_optim.py": "one op's optimiser",
 }
 # there strings are torch's operators too
 _TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")
