@@ -48,6 +48,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "linalg": (
         "cholesky_solve",
         "csr_matmul",
+        "eigh",
         "solve",
     ),
     "linear": (
@@ -70,6 +71,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "rms_norm",
     ),
     "optimizer": (
+        "adamw8bit_",
         "adamw_",
         "clip_grads_",
         "sgd_",
@@ -84,6 +86,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "dequantize",
         "quantize",
         "quantized_linear",
+        "rowwise_linear",
     ),
     "recurrent": (
         "gru",

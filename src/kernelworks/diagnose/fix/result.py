@@ -116,6 +116,7 @@ def _account(search: Search) -> dict[str, Any]:
     return {
         "optimizations": _outcomes(search), "allowed": tuple(sorted(search.scene.allow)), "budget_s": search.budget_s,
         "needs_s": max((one.needs_s for one in search.tried), default=0.0), "compiler_reports": tuple(search.reports),
+        "steps": tuple(search.steps),
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.machine import environment
 
-__all__ = ["IMPL", "Impl", "install_impls", "missing_compiler", "vector_bits"]
+__all__ = ["IMPL", "Impl", "install_impls", "keeps_compiled", "missing_compiler", "vector_bits"]
 
 IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
@@ -58,6 +58,13 @@ def vector_bits() -> int | None:
 
     found = pick_vec_isa()
     return _bits() if found is invalid_vec_isa else int(found.bit_width())
+
+
+def keeps_compiled() -> bool:
+    """Whether another process finds on disk what inductor compiles in this one."""
+    import torch._inductor.config as config
+
+    return bool(config.fx_graph_cache) and not config.force_disable_caches
 
 
 def missing_compiler() -> str:
