@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint docs site wheel clean
+.PHONY: help demo test test-all check lint learn-flakes docs site wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -73,6 +73,10 @@ check: $(STAMPS)/test
 # What a night has time for: every repetition that `make test` leaves out.
 test-all: lint
 	$(BIN)/python -m pytest --all -n 2 --dist worksteal
+
+# Every file of the course checked N times: what is not said each time is printed and counted. Takes minutes a round.
+learn-flakes: $(STAMPS)/test
+	@$(BIN)/python tools/learn_flakes.py $(or $(N),20)
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages, and
 # docs/reference/{cli,api,kernelbench,ops,limits,attacks}.md.

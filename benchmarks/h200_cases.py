@@ -7,6 +7,7 @@ verification tries or against baselines that no op package has. A line more is a
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ __all__ = ["BOTH", "FILLING", "Asked", "Call", "Case", "Group", "groups", "of_co
 BF16 = torch.bfloat16
 BOTH = "forward and backward"
 ONLY_READS = 1 / 16  # of what is read: who writes less is no copy
+PAIRED = 4096  # rows, all pairs of which torch's gradients hold: 4 GiB of 64 dimensions
 FILLING = 8 << 20  # bytes: with fewer a GPU is done before its host is
 
 Call = Callable[[], Any]
@@ -93,14 +95,15 @@ def when_called(make: Callable[[], Call]) -> Call:
 
 
 def backward_of(function: Callable[..., Any], *inputs: Tensor) -> Call:
-    """Only the backward of ``function(*inputs)``, for one fixed gradient of the output."""
+    """Only the backward of ``function(*inputs)``, for one fixed gradient of each output that has one (positions and
+    indices have none). An input that torch makes no gradient of gets none."""
     own = [x.detach().clone().requires_grad_() for x in inputs]
     result = function(*own)
-    outputs = [result] if isinstance(result, Tensor) else list(result)
+    outputs = [o for o in ([result] if isinstance(result, Tensor) else result) if o.requires_grad]
     device = outputs[0].device
     generator = torch.Generator(device).manual_seed(3)
     grads = [torch.randn(o.shape, device=device, generator=generator).to(o.dtype) for o in outputs]
-    return lambda: torch.autograd.grad(outputs, own, grads, retain_graph=True)
+    return lambda: torch.autograd.grad(outputs, own, grads, retain_graph=True, allow_unused=True)
 
 
 # ---------------------------------------------------------------- products
@@ -303,6 +306,13 @@ def loss(m: int, n: int) -> Iterator[Case]:
 # ---------------------------------------------------------------- by the op packages
 
 
+def gradient_request(op: Op, training: contract.Request) -> contract.Request:
+    """The backward of a training call, with those of the forward's arguments that it does not take: its contract may
+    count by them."""
+    request = op.backward_of(training)
+    return dataclasses.replace(request, args={**training.args, **request.args})
+
+
 @dataclass
 class Asked:
     """An op on one of its contract's cases: the arguments, what users write and ours on them, and which of them have
@@ -337,7 +347,7 @@ class Asked:
         op, wanted = self.op, tuple(self.names[i] for i in self.places)
         request = op.request("forward", self.given)
         if pass_ == "backward":
-            request = op.backward_of(op.request("training", self.given, wanted))
+            request = gradient_request(op, op.request("training", self.given, wanted))
         cost = op.contract.cost(count_values(op, request, self.given))
         if op.contract.arithmetic == "products":
             return {"flop": cost.flop}
@@ -376,8 +386,24 @@ def of_contract(asked: Asked) -> Iterator[Case]:
 
 
 def by_room(op: Op, case: contract.Case) -> Iterator[Case]:
-    """What fills a GPU; a gradient that is a view is no line of a table."""
-    yield from (case for case in of_contract(Asked(op, case)) if case.flop or case.bytes >= FILLING)
+    """What fills a GPU; a gradient that is a view is no line of a table. Gradients whose checks take pieces of rows are
+    timed on fewer rows: torch's need all pairs of them at once."""
+    pairs = bool(op.contract.pieces)
+    for made in of_contract(Asked(op, case)):
+        if (made.flop or made.bytes >= FILLING) and not (pairs and made.pass_ == "backward"):
+            yield made
+    if pairs:
+        yield from (made for made in of_contract(Asked(op, cut_rows(case))) if made.pass_ == "backward")
+
+
+def cut_rows(case: contract.Case) -> contract.Case:
+    """The case with at most PAIRED rows of each matrix."""
+
+    def make(generator: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
+        given = case.make(generator, dtype)
+        return {n: v[:PAIRED] if isinstance(v, Tensor) and v.dim() == 2 else v for n, v in given.items()}
+
+    return dataclasses.replace(case, name=f"{case.name}, at most {PAIRED} rows", make=make)
 
 
 def groups() -> list[Group]:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from h200_cases import BOTH, Call, Case, Group, groups, small_calls
+from h200_cases import BOTH, Call, Case, Group, gradient_request, groups, small_calls
 from h200_crew import Line, lines, made_ready, serve, started
 from program_variant import halted_s
 from side_by_side import wait_for_turn
@@ -103,7 +103,7 @@ def work_of(case: Case) -> dict[str, Any]:
     """What the call cannot do without, as its contract counts it, and its dimensions: what a time is predicted from."""
     op, request = OPS[case.op], request_of(case)
     if case.pass_ in TRAINING:  # of both, what a kernel that makes them at once cannot do without
-        request = op.backward_of(request)
+        request = gradient_request(op, request)
     piece = piece_of(op, count_values(op, request, case.asked))
     work = dataclasses.asdict(piece) | {"flop": case.flop or piece.flop}
     return {name: value for name, value in work.items() if name != "function" and value != {}}

@@ -34,6 +34,11 @@ class Program:
     says: str
     budget_s: int
 
+    @property
+    def file(self) -> str:
+        """What its record and page are called."""
+        return self.entry.replace(".py:", "-")
+
 
 # One that a compiler fuses on any CPU, and one that gains by another setting of what torch already has.
 PROGRAMS = (
@@ -87,11 +92,11 @@ class Demo:
         )
         code = self.run(
             "diagnose", f"examples/{program.entry}", "--fix", "--budget", str(budget), "--out", str(OUT),
-            "--patch", str(OUT / f"{program.name}.patch"),
+            "--patch", str(OUT / f"{program.file}.patch"),
         )  # fmt: skip
         if code not in (0, FAILED, AMBIGUOUS):
             raise SystemExit(code)
-        record: dict[str, Any] = json.loads((OUT / f"{program.name}.json").read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads((OUT / f"{program.file}.json").read_text(encoding="utf-8"))
         return record
 
 
@@ -107,7 +112,7 @@ def is_faster(record: dict[str, Any]) -> bool:
 
 def result_line(program: Program, record: dict[str, Any]) -> str:
     """What the fix of one program came to: before, after, predicted beside got, and the page."""
-    fix, page = record.get("fix") or {}, f"page: {OUT / program.name}.html"
+    fix, page = record.get("fix") or {}, f"page: {OUT / program.file}.html"
     if not is_faster(record):
         return f"  {program.name:<14} no optimization was faster within its budget   {page}"
     predicted = fix["predicted_gain_s"]
@@ -131,7 +136,7 @@ def next_commands(results: list[tuple[Program, dict[str, Any]]], factor: int = 4
         if not is_faster(record)
     ]
     found += [
-        (f"git apply {OUT / program.name}.patch", "puts what was found into the program's source")
+        (f"git apply {OUT / program.file}.patch", "puts what was found into the program's source")
         for program, record in results
         if is_faster(record) and record["fix"].get("patch")
     ][:1]

@@ -9,7 +9,9 @@ out of date.
 | ``diagnose`` | ``diagnose-minilm.json``, a Diagnosis | the whole report |
 | ``readme_fix`` | ``diagnose-qwen3.json`` | the result of its fix |
 | ``gpu_training`` | ``h200-diagnose-training.json`` | the first screen of the report |
-| ``tutorial_diagnosis``, ``tutorial_fix`` | ``tutorial-before.json``, ``tutorial-fix.json`` | the tutorial's reports |
+| ``tutorial_program`` | ``examples/classify.py`` | the tutorial's program |
+| ``tutorial_diagnosis`` | ``tutorial-before.json``, a Diagnosis | its report |
+| ``tutorial_fix``, ``tutorial_patch`` | ``tutorial-fix.json`` | the report of its fix, and the fix as a diff |
 | ``compared`` | ``tutorial-before.json``, ``tutorial-after.json`` | what ``kernelworks compare`` prints of the two |
 | ``programs`` | ``programs-cpu.json`` | the suite on a CPU: eager, torch's best switch, the fix, predicted beside got |
 | ``programs_intel`` | ``programs-cpu-intel.json`` | the same on a CPU of another make |

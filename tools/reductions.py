@@ -6,6 +6,7 @@ Triton's (``triton.py``) beside the table. With ``--check`` writes nothing and e
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -22,8 +23,9 @@ from written_tables import WRITTEN, formatted, load_table, stale_files, write_fi
 
 __all__ = ["main", "names", "stage_text", "stale"]
 
-TRITON = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "logarithm", "sqrt": "root",
-          "log1p": "log_one_more"}  # fmt: skip
+LINE = {"where": "tl.where", "abs": "tl.abs", "exp": "exponential", "log": "logarithm", "sqrt": "root",
+        "log1p": "log_one_more"}  # fmt: skip
+ELEMENT = LINE | {"exp": "element_exponential", "log": "element_logarithm", "log1p": "element_log_one_more"}
 CONSTANTS = {"INFINITY": 'float("inf")', "NAN": 'float("nan")'}
 
 
@@ -40,20 +42,88 @@ import triton.language as tl
 from kernelworks.build.triton import configs, kernel
 from kernelworks.templates.reduction_stages.triton_launches import loss_functions, reduction_functions
 from kernelworks.templates.reduction_stages.launches import LossArguments
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, logarithm, root
+from kernelworks.tile.reduction_stages.line_functions import element_exponential, element_log_one_more
+from kernelworks.tile.reduction_stages.line_functions import element_logarithm
+from kernelworks.tile.reduction_stages.line_launches import LineStage, LineStages
+from kernelworks.tile.reduction_stages.stage_reduction import exponential, log_one_more, logarithm, root
 '''
+
+
+def is_narrow(text: str, combine: str = "") -> bool:
+    """Whether float32 loses nothing of an expression: it picks operands, numbers, 1, 0 and NaN, with either sign, and
+    compares what float32 compares as float64 does (also a difference with 0, which it keeps the sign of). A ``sum``
+    must be one of 1 and 0."""
+    tree = ast.parse(text, mode="eval").body
+    return _is_unit(tree) if combine == "sum" else _picks(tree)
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0.0
+
+
+def _chosen(node: ast.expr) -> list[ast.expr] | None:
+    """What a ``where`` chooses of, if its condition is exact."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "where":
+        return node.args[1:] if _compares(node.args[0]) else None
+    return None
+
+
+def _picks(node: ast.expr) -> bool:
+    chosen = _chosen(node)
+    if chosen is not None:
+        return all(map(_picks, chosen))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id == "abs" and _picks(node.args[0])
+    if isinstance(node, ast.UnaryOp):
+        return _picks(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return (_is_zero(node.left) and _picks(node.right)) or (
+            isinstance(node.left, ast.Name) and _is_unit(node.right)
+        )
+    return isinstance(node, ast.Name | ast.Constant)
+
+
+def _is_unit(node: ast.expr) -> bool:
+    """1, 0, a difference of them, or 0 times what a difference may make NaN."""
+    chosen = _chosen(node)
+    if chosen is not None:
+        return all(map(_is_unit, chosen))
+    if isinstance(node, ast.UnaryOp):
+        return _is_unit(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+        return _is_unit(node.left) and _is_unit(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _is_zero(node.left) and (_picks(node.right) or _differs(node.right))
+    return isinstance(node, ast.Constant) and node.value in (0.0, 1.0)
+
+
+def _differs(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _picks(node.left) and _picks(node.right)
+
+
+def _compares(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
+        return _compares(node.left) and _compares(node.right)
+    if not isinstance(node, ast.Compare):
+        return False
+    (right,) = node.comparators
+    return (_picks(node.left) and _picks(right)) or (_is_zero(right) and _differs(node.left))
 
 
 def _function(
     name: str, given: str, text: str, operands: Sequence[str], stages: Sequence[Stage], numbers: Sequence[str]
 ) -> str:
-    """An expression, or several in a tuple, as a function of tuples."""
+    """An expression, or several in a tuple, as a function of tuples. What is divided by a number is multiplied by its
+    reciprocal, which is found once."""
+    for n in numbers:
+        if operands:
+            text = re.sub(rf"/ {n}\b", f"* (1.0 / {n})", text)
     read = set(re.findall(r"[A-Za-z_]\w*", text))
     body = [f"{n} = operand[{i}]" for i, n in enumerate(operands) if n in read]
     body += [f"{stage.name} = found[{i}]" for i, stage in enumerate(stages) if stage.name in read]
     body += [f"{n} = number[{i}]" for i, n in enumerate(numbers) if n in read]
     lines = "".join(f"    {line}\n" for line in body)
-    said = rename_calls(text, TRITON)
+    said = rename_calls(text, ELEMENT if operands else LINE)
     for constant, triton in CONSTANTS.items():
         said = said.replace(constant, triton)
     return f"\n\n@kernel\ndef {name}({given}):\n{lines}    return {said}\n"
@@ -69,16 +139,17 @@ def stage_text(
         term, finish = f"{name}_term_{i}", f"{name}_finish_{i}"
         text += _function(term, "operand, found, n, number", stage.term, operands, stages[:i], numbers)
         text += _function(finish, "s, found, n, number", stage.finish, (), stages[:i], numbers)
-        said.append(f'({term}, "{stage.combine}", {finish})')
+        narrow = is_narrow(stage.term, stage.combine)
+        said.append(f'LineStage({term}, "{stage.combine}", {finish}, {narrow})')
     made = f"({''.join(f'{each}, ' for each in said)})"
     if not gradients:
-        return text, f"Stages({made})"
+        return text, f"LineStages({made})"
     text += _function(f"{name}_coefficient", "grad, found, n, number", coefficient, (), stages, numbers)
     results = f"({''.join(f'{g}, ' for g in gradients)})"
     text += _function(
         f"{name}_element", "operand, found, n, coefficient, number", results, operands, stages, numbers
     )  # fmt: skip
-    return text, f"Stages({made}, {name}_coefficient, {name}_element)"
+    return text, f"LineStages({made}, {name}_coefficient, {name}_element, {all(map(is_narrow, gradients))})"
 
 
 def _triton(entry: ReductionEntry) -> str:

@@ -17,10 +17,12 @@ from rich.style import Style
 from kernelworks.records import Diagnosis, compare, from_json
 from kernelworks.report import compare as report_compare
 from kernelworks.report import diagnose, picture
+from kernelworks.report.next_steps import Files
 
 __all__ = ["PARTS", "draw_numbered", "draw_screen"]
 
 RESULTS = Path("benchmarks") / "results"
+TUTORIAL = Path("examples") / "classify.py"
 SHOWN = "diagnose-qwen3.json"  # the diagnosis of README.md and of the pictures
 SCREEN_LINES, PART_LINES = 34, 14
 WIDTH, GUTTER = 80, 3
@@ -37,6 +39,11 @@ def _text_lines(report: RenderableType) -> list[str]:
     with console.capture() as captured:
         console.print(report)
     return [line.rstrip() for line in captured.get().strip("\n").splitlines()]
+
+
+def _files(folder: str) -> Files:
+    """Where the tutorial's commands write."""
+    return Files(f"{folder}/classify-epoch.html", f"{folder}/classify-epoch.json")
 
 
 def _section(lines: Sequence[str], head: str, most: int) -> list[str]:
@@ -90,15 +97,17 @@ def _numbered(report: RenderableType, most: int, label: str) -> str:
 # ---------------------------------------------------------------- from the records
 
 
-def _report(name: str, head: str = "", most: int = 1000, *, fixed: bool = True) -> Callable[[Path], str]:
+def _report(
+    name: str, head: str = "", most: int = 1000, *, fixed: bool = True, files: Files | None = None
+) -> Callable[[Path], str]:
     """The report of a recorded diagnosis as a terminal prints it, or one part of it; without its fix as a diagnosis
-    alone prints it."""
+    alone prints it. ``files`` are where the page says that it was written."""
 
     def part(root: Path) -> str:
         record = _diagnosis(root, name)
         if record is None:
             return ""
-        report = diagnose.diagnosis(record if fixed else dataclasses.replace(record, fix=None), WIDTH)
+        report = diagnose.diagnosis(record if fixed else dataclasses.replace(record, fix=None), WIDTH, files=files)
         lines = _section(_text_lines(report), head, most)
         return "\n".join(["```text", *lines, "```", ""])
 
@@ -108,6 +117,25 @@ def _report(name: str, head: str = "", most: int = 1000, *, fixed: bool = True) 
 def _diagnosis(root: Path, name: str) -> Diagnosis | None:
     path = root / RESULTS / name
     return from_json(Diagnosis, path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _program(root: Path) -> str:
+    """The tutorial's program, without what an example says of itself."""
+    text = (root / TUTORIAL).read_text(encoding="utf-8")
+    begin = text.index("import time\n")
+    return "\n".join(["```python", text[begin:].rstrip("\n"), "```", ""])
+
+
+def _patch(name: str) -> Callable[[Path], str]:
+    """The diff of a fix on record, as ``show --patch`` writes it."""
+
+    def part(root: Path) -> str:
+        record = _diagnosis(root, name)
+        if record is None or record.fix is None or not record.fix.patch:
+            return ""
+        return "\n".join(["```diff", record.fix.patch.rstrip("\n"), "```", ""])
+
+    return part
 
 
 def _compared(before: str, after: str) -> Callable[[Path], str]:
@@ -146,7 +174,9 @@ PARTS: dict[str, Callable[[Path], str]] = {
     "diagnose": _report("diagnose-minilm.json", most=60),
     "readme_fix": _report(SHOWN, "RESULT", 2),
     "gpu_training": _report("h200-diagnose-training.json", most=30),
-    "tutorial_diagnosis": _report("tutorial-before.json", most=40, fixed=False),
-    "tutorial_fix": _report("tutorial-fix.json"),
+    "tutorial_program": _program,
+    "tutorial_diagnosis": _report("tutorial-before.json", most=60, files=_files("before")),
+    "tutorial_fix": _report("tutorial-fix.json", files=_files("kernelworks-out")),
+    "tutorial_patch": _patch("tutorial-fix.json"),
     "compared": _compared("tutorial-before.json", "tutorial-after.json"),
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernelworks.machine import Machine, machine
     from kernelworks.measure.autotune import autotune
     from kernelworks.measure.bench import bench
+    from kernelworks.nn.block_optim import AdamW8bit
     from kernelworks.nn.experts import moe_mlp
     from kernelworks.nn.gguf import load_gguf, save_gguf
     from kernelworks.nn.kernel_attention import kernel_attention
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 # Where the names are that are no op's.
 _HOMES = {
     **dict.fromkeys(("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "RMSprop"), "nn.optim"),
-    "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
+    "AdamW8bit": "nn.block_optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
     "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
     "compile_report": "compile",
@@ -72,6 +73,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "AdamW8bit",
     "AutotuneResult",
     "CapturedModel",
     "Fix",

@@ -113,7 +113,7 @@ def test_a_home_that_cannot_be_written_is_said_with_what_helps(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "prog.py:4" in shown and "KERNELWORKS_CACHE" in shown
-    assert (tmp_path / "kernelworks-out" / "prog.json").is_file()
+    assert (tmp_path / "kernelworks-out" / "prog-f.json").is_file()
 
 
 def test_the_folder_is_not_made_by_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,10 @@ def program(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis, tmp_path: Pat
     def run(target: str, args: tuple[str, ...] = (), fix: bool = False, progress: Any = None, **more: Any) -> Diagnosis:
         progress("a step")
         calls.append((target, args))
-        return dataclasses.replace(diagnosis, program=" ".join((target, *args)), fix=diagnosis.fix if fix else None)
+        command = (target, *(("--", *args) if args else ()))
+        return dataclasses.replace(
+            diagnosis, program=" ".join((target, *args)), fix=diagnosis.fix if fix else None, command=command
+        )
 
     patch(monkeypatch, "kernelworks.diagnose", "diagnose_script", run)
     monkeypatch.chdir(tmp_path)
@@ -114,10 +117,26 @@ def test_diagnose_prints_and_writes(program: Path) -> None:
     assert "This program runs at 38%" in " ".join(result.stdout.split())
     assert "120 ms predicted" in result.stdout
     written = Path("kernelworks-out")
-    for kind, name in (("page", "train.html"), ("record", "train.json")):  # the report says where, not the progress
+    for kind, name in (
+        ("page", "train-step.html"),
+        ("record", "train-step.json"),
+    ):  # the report says where, not the progress
         assert re.search(rf"^{kind} +kernelworks-out/{name}$", result.stdout, re.M) and name not in result.stderr
-    assert from_json(Diagnosis, (written / "train.json").read_text()).fix is not None
-    assert "<svg" in (written / "train.html").read_text()
+    assert from_json(Diagnosis, (written / "train-step.json").read_text()).fix is not None
+    assert "<svg" in (written / "train-step.html").read_text()
+
+
+def test_each_function_of_a_file_has_its_own_record_and_a_loss_of_one_is_said(program: Path) -> None:
+    assert not cli("diagnose", f"{program}:step").stderr.count("written over")
+    assert "written over" not in cli("diagnose", str(program)).stderr
+    assert {path.name for path in Path("kernelworks-out").glob("*.json")} == {"train.json", "train-step.json"}
+    assert "written over" not in cli("diagnose", "train.py").stderr  # the same program by a shorter name
+    said = " ".join(cli("diagnose", "train.py", "--", "--epochs", "3").stderr.split())
+    assert f"kernelworks-out/train.json was the record of {program.name}: it is written over" in said
+    Path("other").mkdir()
+    other = Path("other/train.py")
+    other.write_text(program.read_text(encoding="utf-8"), encoding="utf-8")
+    assert "was the record of train.py -- --epochs 3" in " ".join(cli("diagnose", str(other)).stderr.split())
 
 
 def test_diagnose_passes_the_programs_own_arguments(program: Path) -> None:

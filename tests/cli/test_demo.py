@@ -45,7 +45,7 @@ def test_its_programs_are_there() -> None:
 def test_a_gain_stands_beside_what_was_predicted() -> None:
     line = demo.result_line(FIRST, WON)
     assert "300 ms -> 100 ms, 3.00x" in line and "predicted 190 ms, got 200 ms" in line
-    assert f"out/{FIRST.name}.html" in line and "rough" not in line
+    assert f"out/{FIRST.file}.html" in line and "rough" not in line
     assert "predicted unknown on this machine, got" in demo.result_line(FIRST, record(0.3, 0.1, predicted=None))
     assert ", rough" in demo.result_line(FIRST, record(0.3, 0.1, rough=True))
 
@@ -63,7 +63,7 @@ def test_what_got_no_faster_is_searched_longer(lost: Any) -> None:
 
 def test_what_won_is_kept() -> None:
     commands = [command for command, _ in demo.next_commands([(FIRST, WON), (SECOND, WON)])]
-    assert commands[0] == f"git apply out/{FIRST.name}.patch" and len(commands) == 3
+    assert commands[0] == f"git apply out/{FIRST.file}.patch" and len(commands) == 3
     assert any("YOUR_PROGRAM.py" in command for command in commands)
 
 

@@ -220,7 +220,7 @@ def test_the_command_shows_what_was_measured(
     assert "measured until then: a first run of" in result.stderr
     assert "nterrupted, so this is what was measured until then" in result.stdout
     assert "WHERE THE TIME GOES" in result.stdout and "prog.py:4" in result.stdout
-    kept = from_json(Diagnosis, Path("kernelworks-out/prog.json").read_text(encoding="utf-8"))
+    kept = from_json(Diagnosis, Path("kernelworks-out/prog-step.json").read_text(encoding="utf-8"))
     assert kept.interrupted and "nterrupted" in page.diagnosis(kept)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose.account.account import UNEXPLAINED, USEFUL
 from kernelworks.diagnose.fix import calibrate, search
+from kernelworks.diagnose.fix import predict as predictions
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import Journal, as_state
 from kernelworks.diagnose.fix.search import Search
@@ -360,7 +361,7 @@ def test_what_promises_much_is_tried_before_more_is_predicted(
         return predict(self, scene, candidate)
 
     monkeypatch.setattr(Stand, "predict", seen)
-    monkeypatch.setattr(search, "SOON_S", soon_s)
+    monkeypatch.setattr(predictions, "SOON_S", soon_s)
     found = fixed(model, monkeypatch, Stand("quick", 0.3 if promised else 0.05), Stand("slow", 0.6))
     assert in_place(found) == ["quick", "slow"]
     assert predicted[:2] == [("quick", 0), ("slow", promised)]
@@ -459,7 +460,8 @@ def test_a_gain_is_held_against_what_its_turns_differ_by(
 def test_a_gain_smaller_than_the_noise_of_the_first_runs_is_tried(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "far_apart", lambda walls: False)
+    for module in (search, predictions):
+        monkeypatch.setattr(module, "far_apart", lambda walls: False)
     found = fixed(model, monkeypatch, Stand("it", 0.05), walls=(0.7 * WALL, WALL, 1.4 * WALL))
     assert in_place(found) == ["it"]
 

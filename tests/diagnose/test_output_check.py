@@ -61,6 +61,21 @@ def test_dropout_has_it_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared(monkeypatch, "torch.compile", dropout=True)["most_s"] > COMPILING_S
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_what_was_compared_with_itself_says_nothing_of_the_next(same: bool) -> None:
+    """An optimizer's own steps are what it was held against, whatever malloc does beneath it."""
+    kept, change = (
+        Change(lambda: lambda: None, "itself", same_numbers=same),
+        Change(lambda: lambda: None, "torch's steps"),
+    )
+    before = Try(Any, Candidate("first", Site("process"), ""), change=kept)  # type: ignore[arg-type]
+    before.agreement = Agreement(0.0, 0.0, True, "", "itself")
+    one = Try(Any, Candidate("then", Site("process"), "", changes="bits"), change=change)  # type: ignore[arg-type]
+    scene: Any = SimpleNamespace(budget=Budget(90.0, 0.01), wall=0.01)
+    output_check.check_outputs(scene, one, CombinedChange((kept, change)), [before], 5.0)
+    assert one.agreement is not None and one.agreement.against == ("torch's steps" if same else "itself")
+
+
 def test_a_comparison_without_a_verdict_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BudgetExceeded, match="verifying it took longer than"):
         compared(monkeypatch, "torch.compile", ended=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.diagnose.fix.patch import as_patch
+from kernelworks.diagnose.fix.patch import as_patch, patch_folder
 from kernelworks.diagnose.fix.source_edit import NoPlace, Source
 from kernelworks.diagnose.optimization import EVERYWHERE, PROCESS, Candidate, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations import (
@@ -30,6 +31,8 @@ from kernelworks.diagnose.optimizations import (
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Roots
 from kernelworks.profile.program import from_target
+from kernelworks.records import Diagnosis
+from kernelworks.report.next_steps import apply_words
 
 PROGRAM = '''\
 """A program of somebody's."""
@@ -158,9 +161,7 @@ def test_each_change_is_written_where_it_belongs(folder: Path) -> None:
         Candidate("threads", PROCESS, "one thread", code="torch.set_num_threads(1)", options=(("number", 1),)),
     ]
     patch = as_patch(candidates, scene, path, module.work)
-    assert patch.startswith(
-        "kernelworks: 5 of 5 changes have a place of their own in the source\ndiff --git a/theirs.py"
-    )
+    assert patch.startswith("kernelworks: 5 of 5 changes have a place of their own in the source\n--- a/theirs.py")
     applied(folder, patch)
     text = path.read_text()
     for line in (
@@ -225,6 +226,32 @@ def test_what_has_no_one_place_is_told_at_the_entry_point_with_the_reason(folder
     assert f"#   (it goes into the forward of Net, theirs.py:{line})\n" in text
     assert "calls AdamW 2 times)\n" in text
     loaded(path)
+
+
+@pytest.mark.parametrize("name", ["theirs", "their program"])
+@pytest.mark.parametrize("where", ["below", "above", "elsewhere"])
+def test_a_patch_applies_where_it_is_said(
+    where: str, name: str, folder: Path, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a folder below a repository's root, where git is silent about a patch whose paths start from the root."""
+    assert diagnosis.fix is not None
+    environment = {"GIT_CEILING_DIRECTORIES": str(folder.parent), "PATH": "/usr/bin:/bin:/usr/local/bin"}
+    subprocess.run(["git", "init", "-q", "."], cwd=folder, env=environment, check=True)
+    below, here = folder / "a" / "b", {"below": "a/b", "above": "a", "elsewhere": "c"}[where]
+    below.mkdir(parents=True)
+    (folder / "c").mkdir()
+    monkeypatch.syspath_prepend(str(below))
+    path, module = written(below, PROGRAM, name)
+    monkeypatch.chdir(folder / here)
+    swapped = Candidate("swap", EVERYWHERE, "ours", code="kernelworks.swap(model)")
+    text, start = as_patch([swapped], scene_of(module), path, module.work), patch_folder(path)
+    assert start == ("../a/b" if where == "elsewhere" else "")
+    Path("fix.diff").write_text(text)
+    fix = dataclasses.replace(diagnosis.fix, patch=text, patch_folder=start)
+    command = apply_words(fix, "fix.diff")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr + text
+    assert "kernelworks.swap(model)" in path.read_text(), f"{command} changed nothing"
 
 
 def test_the_comment_stands_ahead_of_what_decorates_the_entry_point(folder: Path) -> None:

@@ -5,6 +5,7 @@ Which of two is quicker decides whether it is worth a word, so a stand-in says h
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import types
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import kernelworks as kw
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.diagnose.optimizations import unread_maps as unread
+from kernelworks.diagnose.record import with_alarms
 from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.slow_paths import (
     WATCHERS,
@@ -262,6 +264,10 @@ def test_a_report_says_them_first(ceilings: Peaks, monkeypatch: pytest.MonkeyPat
     assert any("maps that nobody reads" in alarm for alarm in found.alarms)
     (first,) = [line for line in printed(report.diagnosis(found, 200), 200).splitlines() if line.startswith("RESULT")]
     assert "Slow path: 1 nn.MultiheadAttention computes attention maps" in first
+    noisy = dataclasses.replace(found, alarms=(), clauses=(), sentence="ambiguous: others", ambiguous="others")
+    for silent in (noisy, dataclasses.replace(noisy, clauses=("runs at 38%",), ambiguous="")):
+        shown = printed(report.diagnosis(with_alarms(silent, ("the long way",)), 200), 200)
+        assert shown.count("the long way") == 1 and shown.count("ambiguous: others") <= 1
 
 
 def test_no_advice_names_an_optimizer_that_trains_otherwise_or_a_type_that_nobody_measured() -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import os
 import subprocess
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,11 @@ import kernelworks as kw
 from kernelworks.build import BuildError
 from kernelworks.diagnose.account.account import COMPUTE, FUSION, MEMORY, USEFUL, WITHOUT_PEAKS
 from kernelworks.diagnose.account.on_gpu import Gpu as OnGpu
+from kernelworks.diagnose.optimization import Impossible, Scene
+from kernelworks.diagnose.optimizations.compiler_settings import missing_compiler
+from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION as COMPILE
 from kernelworks.diagnose.record import make_diagnosis
+from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.machine import Gpu
 from kernelworks.measure.clock.noise import Ambiguous
 from kernelworks.measure.peaks import cache as peaks_cache
@@ -235,6 +241,23 @@ def bare(tmp_path: Path) -> dict[str, str]:
 def command(bare: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     whole = [forked.interpreter(), *arguments]
     return subprocess.run(whole, env=bare, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_what_no_compiler_can_compile_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """inductor calls a C++ compiler for a CPU: of an environment's, or of torch's settings once they are loaded."""
+    model, loaded = torch.nn.Linear(8, 8), "torch._inductor.config"
+    scene = Scene(find_roots(lambda: model(torch.randn(4, 8))))
+    monkeypatch.delitem(sys.modules, loaded, raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for settings in (None, types.SimpleNamespace(cpp=types.SimpleNamespace(cxx=(None, "no-such-compiler")))):
+        if settings is not None:
+            monkeypatch.setenv("CXX", sys.executable)  # the settings say more than what they were made of
+            monkeypatch.setitem(sys.modules, loaded, settings)
+        with pytest.raises(Impossible, match="on a CPU, and 'no-such-compiler' is not on the PATH"):
+            list(COMPILE.candidates(scene))
+    there = types.SimpleNamespace(cpp=types.SimpleNamespace(cxx=(None, sys.executable)))
+    monkeypatch.setitem(sys.modules, loaded, there)
+    assert missing_compiler() == ""
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,8 @@ CASES: dict[str, Case] = {
     ),
     "solve": Case({"B": 2, "N": 4, "K": 3}, lambda B, N, K: (t(B, N, N) + 4 * torch.eye(N), t(B, N, K)), kw.solve,
                   torch.linalg.solve),
+    "eigh": Case({"B": 2, "N": 4}, lambda B, N: (t(B, N, N) + torch.arange(N).diag(),),
+                 lambda x, **n: kw.eigh(x, **n)[0], lambda x: torch.linalg.eigh(x)[0]),
     "cholesky_solve": Case({"B": 2, "N": 4, "K": 3},
                            lambda B, N, K: (t(B, N, K), (t(B, N, N) + 4 * torch.eye(N)).tril()),
                            kw.cholesky_solve, torch.cholesky_solve),
@@ -333,6 +335,11 @@ CASES: dict[str, Case] = {
     "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),
                        functools.partial(kw.dequantize, format="Q8_0", dtype="float32"),
                        by_definition("dequantize", format="Q8_0", dtype="float32")),
+    "rowwise_linear": Case(
+        {"M": 3, "N": 4, "K": 5},
+        lambda M, N, K: (t(M, K), torch.zeros(N, K, dtype=torch.int8), t(N).detach(), t(N)), kw.rowwise_linear,
+        lambda x, w, s, b: x @ w.float().T * s + b,
+    ),
     "quantized_linear": Case({"M": 3, "N": 4, "B": 2}, lambda M, N, B: (t(M, 32 * B), packed(N, B)),
                              functools.partial(kw.quantized_linear, format="Q8_0"),
                              by_definition("quantized_linear", format="Q8_0")),
@@ -341,7 +348,7 @@ REFUSED = {  # heads of no dimension
     "attention", "attention_fp8", "block_sparse_attention", "paged_attention", "varlen_attn"
 }  # fmt: skip
 OTHERWISE = {
-    "adam_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
+    "adam_", "adamw8bit_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
 }  # they write: below  # fmt: skip
 
 
@@ -428,6 +435,7 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
         torch.testing.assert_close(ends[2], ends[3])
         lists = [[torch.ones(size) for size in sizes] for _ in range(4)]
         kw.adamw_(*lists, step=1, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0)
+        nothing, codes = torch.ones(0), torch.ones(0, dtype=torch.uint8)
         for kernel in ("scalar", *KERNELS):
             kw.sgd_(*lists[:3], lr=0.1, momentum=0.9, dampening=0.0, weight_decay=0.0, nesterov=False, kernel=kernel)
             kw.sgd_(
@@ -436,6 +444,8 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
             numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
             kw.adam_(*lists, step=1, eps=1e-8, **numbers, kernel=kernel)
             kw.lion_(*lists[:3], **numbers, kernel=kernel)
+            states = (codes, nothing.clone(), codes.clone(), nothing.clone())
+            kw.adamw8bit_(nothing, nothing.clone(), *states, step=1, eps=1e-8, **numbers, kernel=kernel)
 
 
 @pytest.mark.parametrize(

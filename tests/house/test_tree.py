@@ -40,7 +40,8 @@ TOP = {
 }  # fmt: skip
 FOLDERS = {  # folder -> what may lie in it, as a pattern of the path below it
     "src/kernelworks": r".*",
-    "tests": r"conftest\.py|\w+/\w+\.py|(diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)|report/records/[\w-]+\.json",
+    "tests": r"conftest\.py|\w+/\w+\.py|(descend|diagnose|profile)/traces/[\w.]+\.(json\.gz|csv)"
+    r"|report/records/[\w-]+\.json|learn/programs/\w+\.cu",
     "examples": r"\w+\.py",
     "exercises": r"[\w-]+/(exercise\.toml|README\.md|reference\.py|(start|solution|wrong/\w+)\.(cpp|cu|py))",
     "benchmarks": r"(programs/)?\w+\.py|kernelbench_calls\.toml|results/[\w.-]+\.json",
@@ -82,7 +83,7 @@ OP_PACKAGE_MAY_HOLD = (
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
     "learn.triton_compiling", "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch",
-    "judge.roles.spawn", "search.verification_worker",
+    "judge.roles.spawn", "search.verification_worker", "diagnose.fix.compile_worker",
     "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
@@ -300,6 +301,7 @@ NAMES_OPS = {
     f"{PACKAGE}/nn/torch_modules.py": "forwards that look for their parameters by hand",
     f"{PACKAGE}/nn/__init__.py": "torch's modules on our ops",
     f"{PACKAGE}/nn/optim.py": "one op's optimiser",
+    f"{PACKAGE}/nn/block_optim.py": "one op's optimiser",
 }
 # there strings are torch's operators too
 _TORCHS = ("profile/cost", "diagnose", "contract/bounds", "search/schedule")

@@ -132,6 +132,7 @@ def steps(x: Tensor) -> None:
     kw.sgd_([x], [x], [x], lr=1e-3, momentum=0.9, dampening=0.0, weight_decay=0.1, nesterov=False)
     kw.adamw_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.adam_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    kw.adamw8bit_(x, x, x, x, x, x, step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.lion_([x], [x], [x], lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1)
 
 
@@ -147,8 +148,11 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.cholesky_solve(input=a, input2=a), Arrays)
     assert_type(kw.csr_matmul(a, a, a, a), Arrays)
     assert_type(kw.csr_matmul(x, x), Tensor)
-    assert_type(kw.solve(x, x), Tensor)
+    assert_type(kw.rowwise_linear(x, x, x), Tensor)
+    assert_type(kw.solve(x, x, left=True), Tensor)
+    assert_type(kw.eigh(x), tuple[Tensor, Tensor])
     assert_type(kw.solve(a, a), Arrays)
+    assert_type(kw.eigh(a), tuple[Arrays, Arrays])
 
 
 def convolutions(x: Tensor, a: Arrays) -> None:

@@ -181,3 +181,19 @@ def test_known_peaks_wait_for_nobody(ceilings: Peaks, monkeypatch: pytest.Monkey
     first = holder()
     assert cache_of_peaks.get_peaks(lambda *told: pytest.fail("told")) is ceilings
     first.communicate("\n", timeout=60)
+
+
+def test_processes_with_other_gpus_measure_side_by_side_and_one_with_all_devices_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    first, told = holder(), list[str]()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with measuring_alone(told.append, most_s=60):
+        assert first.poll() is None and not told
+    for gpus in ("0", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+        with measuring_alone(told.append, most_s=0.5):
+            assert f"pid {first.pid}, since" in told[0] and "not waiting any longer" in told[-1]
+        told.clear()
+    first.communicate("\n", timeout=60)

@@ -90,6 +90,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "rfft": {"input": X, "n": None, "dim": -1, "norm": None},
     **{name: {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None} for name in ("fft", "ifft")},
     "irfft": {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None},
+    "solve": {"A": torch.eye(4) + 0.25, "B": W[:4, :2], "left": True},
     "cholesky_solve": {"input": W[:4, :2], "input2": torch.eye(4) + 0.25, "upper": False},
     "group_norm": {"input": X.reshape(2, 8, 2), "num_groups": 2, "weight": ONE, "bias": ZERO, "eps": 1e-5},
     "batch_norm": {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, linalg
 
 import kernelworks as kw
 from kernelworks.dispatch.op import OPS
+from kernelworks.dispatch.signature import by_operator
+from kernelworks.nn.rebind import Rebinder
 
 OP = OPS["solve"]
 GIVEN = OP.request("forward", (torch.ones(3, 4, 4), torch.ones(3, 4, 2)))
@@ -52,7 +54,8 @@ def test_a_singular_matrix_raises_as_torch_does_and_is_named(kernel: str) -> Non
 def test_what_the_kernels_do_not_take_is_torchs_with_a_reason() -> None:
     A, B = systems(3, N=33)
     near(kw.solve(A, B), torch.linalg.solve(A, B))
-    near(kw.solve(A.mT, B).mT, torch.linalg.solve(A, B.mT, left=False))
+    for other_side in (kw.solve(A.mT, B).mT, kw.solve(A, B.mT, left=False)):
+        near(other_side, torch.linalg.solve(A, B.mT, left=False))
     one = A[0]
     near(kw.solve(one, B), torch.linalg.solve(one, B))
     near(kw.solve(A, B[0, :, 0]), torch.linalg.solve(A, B[0, :, 0]))
@@ -81,3 +84,26 @@ def test_a_system_has_the_same_bits_wherever_it_stands(kernel: str) -> None:
     whole = kw.solve(A, B, kernel=kernel)
     for i in (0, 15, 16, 36):
         assert torch.equal(kw.solve(A[i], B[i], kernel=kernel), whole[i])
+
+
+class Solver(torch.nn.Module):
+    def forward(self, A: Tensor, B: Tensor) -> Tensor:
+        return torch.linalg.solve(A, B) + torch.linalg.norm(B)
+
+
+class OtherSide(torch.nn.Module):
+    def forward(self, A: Tensor, B: Tensor) -> Tensor:
+        return linalg.solve(A, B.mT, left=False).mT
+
+
+@pytest.mark.parametrize("model", [Solver(), OtherSide()])
+def test_torchs_function_is_known_in_a_model(model: torch.nn.Module) -> None:
+    """Looked up as it is written, ``left=False`` by torch; a diagnosis finds the op by torch's operator."""
+    A, B = systems(5)
+    rebound = Rebinder().rebind(type(model).forward)
+    assert rebound is not None
+    assert "solve" in rebound.calls
+    near(rebound.function(model, A, B), model(A, B))
+    assert by_operator("aten::linalg_solve").op is OP
+    compiled = torch.compile(kw.solve, fullgraph=True, backend="eager")
+    near(compiled(A, B), torch.linalg.solve(A, B))

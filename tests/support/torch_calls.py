@@ -17,7 +17,12 @@ from torch import Tensor
 from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.signature import TorchSignature
 
-NAMES = [op.name for op in ALL_OPS if op.torch_signature is not None and op.torch_signature.function is not None]
+# Where torch's names are the op's, a call in them is the op's, with the errors of its contract: `same` is empty.
+NAMES = [
+    op.name
+    for op in ALL_OPS
+    if op.torch_signature is not None and op.torch_signature.function is not None and op.torch_signature.same
+]
 Parameters = list[tuple[str, Any, bool]]  # name, default, whether it may be given by position
 
 # Arguments of torch's that no argument of the op's says, made of those that are there.
@@ -53,6 +58,7 @@ OTHER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "delta": lambda given: 0.25,
     "label_smoothing": lambda given: 0.25,
     "lambd": lambda given: 0.75,
+    "left": lambda given: False,
     "largest": lambda given: False,
     "linear_bias": lambda given: torch.rand(given["linear_weight"].shape[0]),
     "momentum": lambda given: 0.3,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kernelworks.contract import FLOATS, Case, rounding
 from kernelworks.contract.complex_numbers import is_inexact
+from kernelworks.contract.results import Equations
 from kernelworks.dispatch import certificates
 from kernelworks.dispatch.certificates import Certificate
 from kernelworks.dispatch.op import OPS, Op
@@ -60,9 +61,26 @@ def scaled(op: Op, factor: float, only: str = "") -> Op:
         made = op.contract.gradient_bound(*args, **named)
         return {name: wide(f"gradient of {name}", part) for name, part in made.items()}
 
+    def wide_equations(name: str, relation: Equations) -> Equations:
+        def residuals(args: Any, outputs: Any) -> dict[str, Any]:
+            return {n: (off, wide(name, most)) for n, (off, most) in relation.residuals(args, outputs).items()}
+
+        def gradients(outputs: Any, flows: Any) -> Any:
+            assert relation.gradients is not None
+            found, most = relation.gradients(outputs, flows)
+            return found, {n: wide(f"gradient of {n}", part) for n, part in most.items()}
+
+        return Equations(residuals, relation.gradients and gradients)
+
+    results = {
+        name: dataclasses.replace(result, relation=wide_equations(name, result.relation))
+        if isinstance(result.relation, Equations)
+        else result
+        for name, result in op.contract.results.items()
+    }
     changed = copy.copy(op)
     changed.contract = dataclasses.replace(
-        op.contract, bound=bound, gradient_bound=op.contract.gradient_bound and gradient_bound
+        op.contract, results=results, bound=bound, gradient_bound=op.contract.gradient_bound and gradient_bound
     )
     return changed
 

@@ -15,7 +15,15 @@ from kernelworks.build.kernels import in_float64
 from kernelworks.contract import Case
 from kernelworks.contract.bounds import bound_of
 from kernelworks.contract.complex_numbers import is_inexact
-from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualIndex, Relation, Result, result_dtype
+from kernelworks.contract.results import (
+    AnyOrder,
+    ChosenIndex,
+    EqualIndex,
+    Equations,
+    Relation,
+    Result,
+    result_dtype,
+)  # fmt: skip
 from kernelworks.contract.tensors import leaves
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.measure.bench import benchmark
@@ -253,3 +261,28 @@ def test_what_is_chosen_may_be_written_before_the_backward() -> None:
     x.detach().zero_()
     values.sum().backward()
     assert leaf.grad is not None and int(leaf.grad.sum()) == 12
+
+
+def _root(args: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
+    """A square root of either sign."""
+    return {"y y = x": ((outputs["y"] * outputs["y"] - args["x"]).abs(), torch.full_like(args["x"], 1e-3))}
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_every_answer_to_the_equations_is_right_and_no_other(sign: float) -> None:
+    x = torch.tensor([4.0, 9.0])
+    want, bound = x.double().sqrt(), torch.zeros(2).double()
+
+    def said(y: Tensor) -> tuple[float, str]:
+        return compare_result(Equations(_root), y, want, bound, {"x": x}, {"y": y})
+
+    right = sign * torch.tensor([2.0, 3.0])
+    assert said(right) == (0.0, "")
+    assert 0.3 < said(right * (1 + 5e-5))[0] < 1.0
+    for wrong in (right * 1.1, torch.tensor([2.0, torch.nan]), torch.tensor([torch.inf, 3.0])):
+        share, why = said(wrong)
+        assert "y y = x does not hold" in why
+        assert share > 1
+    assert "shape" in said(torch.ones(3))[1]
+    assert "dtype" in said(right.int())[1]
+    assert "cannot be asked" in compare_result(Equations(_root), right, want, bound, {"x": x}, {"y": None})[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +23,9 @@ from kernelworks.cli.console import (
     measuring,
     print_json,
     show,
+    warn,
 )
-from kernelworks.cli.files import fix_patch, why_no_patch, writable, writable_folder, write
+from kernelworks.cli.files import apply_command, fix_patch, why_no_patch, writable, writable_folder, write
 from kernelworks.cli.interrupts import report_begins
 from kernelworks.cli.names import check_budget, check_program, check_words, readable_file
 from kernelworks.cli.options import Json, Rough, Verbose
@@ -146,8 +149,7 @@ def _write_asked(record: Diagnosis, trace: Path | None, patch: Path | None) -> N
     if trace is not None:
         write(trace, trace_events(record))
     if patch is not None:
-        made = f"the patch: {patch}, for `git apply`"
-        said = made if fix_patch(record) else f"no patch: {why_no_patch(record)}"
+        said = apply_command(record, patch) if fix_patch(record) else f"no patch: {why_no_patch(record)}"
         console.stderr().print(said, soft_wrap=True)
 
 
@@ -158,10 +160,14 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     from kernelworks.report.next_steps import Files
 
     plan = record.fix.plan if record.fix is not None else {}
-    texts = {".json": to_document(record), ".html": page.diagnosis(record)}
+    named = Files(f"{stem}.html", f"{stem}.json", f"{stem}.plan.json" if plan else "")
+    texts = {".json": to_document(record), ".html": page.diagnosis(record, named)}
     texts |= {".plan.json": to_document(plan)} if plan else {}
     reports = record.fix.compiler_reports if record.fix is not None else ()
     texts |= {f".compiler-{number}.py": report.text for number, report in enumerate(reports, 1)}
+    other = _other_program(Path(f"{stem}.json"), record)
+    if other:
+        warn(f"{stem}.json was the record of {other}: it is written over (--out names another folder)")
     written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
 
@@ -226,10 +232,28 @@ def _check_contents(plan: Path | None, *, counters: bool) -> None:
 
 
 def _file(program: str, *, module: bool) -> str:
-    """What the page is called: ``minilm`` for ``examples/minilm.py:embed``, the module's name for ``-m``."""
-    if module:
-        return program.partition(":")[0]
-    return Path(program.rsplit(":", 1)[0] if ".py:" in program else program).stem
+    """What the page is called: ``train`` for ``examples/train.py``, ``train-step`` for ``examples/train.py:step``, for
+    ``-m`` the module's name in place of the file's."""
+    path, colon, function = program.rpartition(":") if module or ".py:" in program else (program, "", "")
+    path, function = (path, function) if colon else (program, "")
+    return "-".join(filter(None, (path if module else Path(path).stem, function)))
+
+
+def _other_program(path: Path, record: Diagnosis) -> str:
+    """The program that a record in this place is of, if that is another one: another file of this name, or other
+    arguments. "" if there is none, or no record that can be read."""
+    from kernelworks.records.schema import NoRecord, read_record
+
+    try:
+        command = getattr(read_record(path), "command", ())
+    except (NoRecord, OSError):
+        return ""
+    return "" if not command or _absolute(command) == _absolute(record.command) else shlex.join(command)
+
+
+def _absolute(command: Sequence[str]) -> tuple[str, ...]:
+    """A command whose program is named by its whole path."""
+    return tuple(os.path.abspath(word) if at == 0 and word != "-m" else word for at, word in enumerate(command))
 
 
 VERBS: dict[str, Callable[..., None]] = {"diagnose": diagnose}

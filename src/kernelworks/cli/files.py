@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from kernelworks.cli.console import FAILED, fail, warn
 
-__all__ = ["fix_patch", "required_file", "why_no_patch", "writable", "writable_folder", "write"]
+__all__ = ["apply_command", "fix_patch", "required_file", "why_no_patch", "writable", "writable_folder", "write"]
 
 
 def writable(path: Path | None) -> Path | None:
@@ -54,6 +55,13 @@ def fix_patch(record: Any) -> str:
     """What the fix of a record applied, as a diff of the program's source; "" if there is none."""
     fix = getattr(record, "fix", None)
     return fix.patch if fix is not None else ""
+
+
+def apply_command(record: Any, patch: Path) -> str:
+    """What is said of such a diff once it is written."""
+    from kernelworks.report.next_steps import apply_words
+
+    return f"the patch: {patch}, for `{shlex.join(apply_words(record.fix, str(patch)))}`"
 
 
 def why_no_patch(record: Any) -> str:

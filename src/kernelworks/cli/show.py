@@ -10,7 +10,7 @@ import typer
 
 from kernelworks.cli.console import USAGE, fail, faults, print_json
 from kernelworks.cli.console import show as show_table
-from kernelworks.cli.files import fix_patch, required_file, why_no_patch, write
+from kernelworks.cli.files import apply_command, fix_patch, required_file, why_no_patch, write
 from kernelworks.cli.names import readable_file
 from kernelworks.cli.options import Json, Verbose
 
@@ -59,11 +59,14 @@ def show(
 
 
 def _write_patch(several: Sequence[Any], patch: Path) -> None:
+    from kernelworks.report.terminal import stderr
+
     text = "".join(fix_patch(one) for one in several)
     if not text:
         fail(f"no patch: {why_no_patch(several[0])}", USAGE)
     required_file(patch)
-    write(patch, text)
+    if write(patch, text):
+        stderr().print(apply_command(next(one for one in several if fix_patch(one)), patch), soft_wrap=True)
 
 
 VERBS: dict[str, Callable[..., None]] = {"show": show}

@@ -2,8 +2,9 @@
 
 A result is judged by its **relation** to the definition. Without one it is within the contract's bound, element by
 element, and integers are equal. ``AnyOrder``, ``ChosenIndex`` and ``EqualIndex`` are the relations of what has several
-right answers: where elements are equal, torch does not say which of them a choice takes. ``EqualAcrossRanks`` is that
-of what several processes hold alike. A relation is data; ``verify/compare.py`` is the one place that judges by it.
+right answers: where elements are equal, torch does not say which of them a choice takes. ``Equations`` is that of what
+no formula names, as eigenvectors, ``EqualAcrossRanks`` that of what several processes hold alike. A relation is data;
+``verify/compare.py`` is the one place that judges by it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from kernelworks.contract.complex_numbers import is_inexact
 
 __all__ = [
-    "AnyOrder", "ChosenIndex", "EqualAcrossRanks", "EqualIndex", "Relation", "Result", "dtypes_of", "result_dtype",
+    "AnyOrder", "ChosenIndex", "EqualAcrossRanks", "EqualIndex", "Equations", "Relation", "Result", "dtypes_of",
+    "result_dtype",
 ]  # fmt: skip
 
 
@@ -64,7 +66,23 @@ class EqualIndex:
     of: str
 
 
-Relation = AnyOrder | ChosenIndex | EqualIndex | EqualAcrossRanks
+@dataclass(frozen=True)
+class Equations:
+    """Right where it satisfies the op's equations together with the call's other results, whichever answer it is:
+    eigenvectors of equal eigenvalues are any basis of their space.
+
+    ``residuals(args, outputs)`` gives, of arguments and results by name (float64), by the equation's name how far off
+    it is and how far off it may be: tensors of one shape, at best a number for each problem of a batch. The limits are
+    derived, as bounds are. An answer that is moved by twice the contract's bound, in one element or in all, must
+    satisfy them no more. ``gradients(outputs, flows)`` gives the arguments' gradients and their bounds, by name: those
+    of the answer that was returned, with ``flows`` into the outputs.
+    """
+
+    residuals: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, tuple[Any, Any]]]
+    gradients: Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[dict[str, Any], dict[str, Any]]] | None = None
+
+
+Relation = AnyOrder | ChosenIndex | EqualIndex | EqualAcrossRanks | Equations
 
 
 @dataclass(frozen=True)

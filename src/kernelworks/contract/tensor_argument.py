@@ -312,8 +312,9 @@ class T:
             broken = self._drawn(known, given, text)
             if broken is not None:
                 yield f"{name} without {text}", broken, ValueError, shape
-        if self.contiguous and right.dim() and right.numel():
-            apart = right.new_ones(*right.shape[:-1], right.shape[-1] + 1)[..., :-1]
+        if self.contiguous and right.dim() and right.numel() > 1:
+            longer = right.new_ones(*right.shape[:-1], 2 * right.shape[-1])
+            apart = longer[..., ::2] if right.dim() == 1 else longer[..., : right.shape[-1]]
             yield f"{name} with elements between its rows", apart, ValueError, f"{name} must be contiguous, got strides"
 
     def _other_shapes(self, right: Tensor, known: Sizes) -> Iterator[tuple[str, Tensor]]:

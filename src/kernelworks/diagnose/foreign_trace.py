@@ -32,7 +32,7 @@ from kernelworks.profile.replay import short
 from kernelworks.records import GpuPeaks
 from kernelworks.records.trace import TraceDiagnosis, TraceHotspot, TraceKernel
 
-__all__ = ["TraceError", "diagnose_trace"]
+__all__ = ["TraceError", "bound_on_gpu", "diagnose_trace", "peaks_of_devices", "tops_of_work", "window_events"]
 
 OUTSIDE = "kernels outside any op"
 GRAPH_LAUNCH = "GraphLaunch"
@@ -69,7 +69,7 @@ class _Group:
 
 def _of_timeline(path: str, format: str, events: Events) -> TraceDiagnosis:
     window = find_window(events)
-    events = _within(events, window)
+    events = window_events(events, window)
     nesting = nest(events)
     on_device = bool(events.of(KERNEL, COPY, FILL).any())
     remarks = list(events.table.remarks)
@@ -82,8 +82,8 @@ def _of_timeline(path: str, format: str, events: Events) -> TraceDiagnosis:
             remarks.append(f"the breakdown is that of thread {lane}; ops ran on {others} more")
     else:
         raise TraceError("a trace with neither kernels nor ops in its steps")
-    tops = _tops_of_work(events, nesting)
-    peaks = _peaks_of(events.table.devices)
+    tops = tops_of_work(events, nesting)
+    peaks = peaks_of_devices(events.table.devices)
     spots = _hotspots(events, nesting, tops, window, peaks, on_device=on_device)
     kernels = _kernels(events, nesting, tops)
     if events.table.skipped:
@@ -99,12 +99,12 @@ def _of_timeline(path: str, format: str, events: Events) -> TraceDiagnosis:
     )  # fmt: skip
 
 
-def _within(events: Events, window: Window) -> Events:
+def window_events(events: Events, window: Window) -> Events:
     """The window's events. What runs on a GPU after the last step's end is that step's, and outside the clock."""
     return events.within(window.start, window.end) if window.has_steps else events
 
 
-def _tops_of_work(events: Events, nesting: Nesting) -> dict[int, int]:
+def tops_of_work(events: Events, nesting: Nesting) -> dict[int, int]:
     """Of each kernel, copy and fill the op that it was launched for, or the launch of a CUDA graph; -1 if there is
     neither: by the launch's number."""
     launches = np.nonzero(events.of(RUNTIME) & (events.link >= 0))[0]
@@ -172,7 +172,7 @@ def _hotspot(
     works = _works(events, group) if count else None
     achieved, bottleneck, peak = None, "", ""
     if works and peaks is not None and seconds:
-        bounds = [(_bound(work, peaks, names), runs) for work, runs in works]
+        bounds = [(bound_on_gpu(work, peaks, names), runs) for work, runs in works]
         least, most = sum(one.seconds * runs for one, runs in bounds), max(bounds, key=lambda b: b[0].seconds * b[1])[0]
         achieved, peak = min(1.0, least / seconds), most.peak
         bottleneck = bottleneck_of(most, most.seconds * seconds / least) if least else ""
@@ -202,7 +202,7 @@ def _shapes(events: Events, group: _Group, example: int) -> str:
     return f"{shown}; {more} other shape{'s' if more > 1 else ''}" if shown and more else shown
 
 
-def _bound(work: Work, peaks: GpuPeaks, kernels: Iterable[str]) -> Bound:
+def bound_on_gpu(work: Work, peaks: GpuPeaks, kernels: Iterable[str]) -> Bound:
     total = work.read + work.written
     tf32 = work.dtype == "float32" and any("tf32" in name for name in kernels)
     return bound(
@@ -220,7 +220,7 @@ def _kernels(events: Events, nesting: Nesting, tops: dict[int, int]) -> tuple[Tr
     return tuple(TraceKernel(short(name), op, len(times), sum(times) / 1e6) for (name, op), times in ordered)
 
 
-def _peaks_of(devices: tuple[str, ...]) -> GpuPeaks | None:
+def peaks_of_devices(devices: tuple[str, ...]) -> GpuPeaks | None:
     """This machine's, if the trace names its GPU."""
     known = cached_peaks("cuda") if devices else None
     return known if known is not None and known.name in devices else None

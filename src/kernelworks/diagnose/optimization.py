@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ __all__ = [
     "Candidate",
     "Change",
     "CombinedChange",
+    "CompiledBeside",
     "Impossible",
     "Optimization",
     "Promise",
@@ -233,6 +234,14 @@ class CombinedChange:
 # ---------------------------------------------------------------- what is known of the program
 
 
+class CompiledBeside(NamedTuple):
+    """What another process has compiled, so that this one finds it on disk: seconds to load it, and those that it took
+    there."""
+
+    loads_s: float
+    cold_s: float
+
+
 @dataclass
 class Scene:
     """The program, what was seen of it, and what is in place by now.
@@ -251,6 +260,7 @@ class Scene:
     say: Say = field(default=lambda line: None)
     taken: list[Change] = field(default_factory=list)  # in place in the program as it is by now
     beneath: tuple[str, ...] = ()  # what is in place that moves or replaces what a compiler and a graph hold
+    compiled: CompiledBeside | None = None  # of the candidate that is predicted, with what is beneath it
     notes: list[str] = field(default_factory=list)  # for the reader of the whole
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 

@@ -94,7 +94,8 @@ def with_alarms(diagnosis: Diagnosis, alarms: Sequence[str]) -> Diagnosis:
     if not alarms:
         return diagnosis
     said = f"slow path: {alarms[0]}; {diagnosis.sentence}"
-    told = tuple(clause for clause in diagnosis.clauses if not clause.startswith(NO_GAIN))
+    before = diagnosis.clauses or (diagnosis.sentence,)
+    told = tuple(clause for clause in before if not clause.startswith(NO_GAIN))
     return dataclasses.replace(diagnosis, alarms=tuple(alarms), sentence=said, clauses=told)
 
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | ``KERNELWORKS_CACHE`` | folder for compiled libraries, certificates and measured peaks | the platform's cache folder |
 | ``KERNELWORKS_CXX`` | the C++ compiler | ``g++`` |
+| ``CXX`` | the C++ compiler of ``torch.compile`` on a CPU (torch reads it) | ``g++`` |
 | ``KERNELWORKS_CHOOSE`` | ``timed``: kernels by tuning records; ``listed``: the first verified one | ``timed`` |
 | ``KERNELWORKS_ISA`` | ``scalar``, ``avx2`` or ``avx512``: the CPU is taken to have no wider instructions | unset |
 | ``KERNELWORKS_COMPILE_SECONDS`` | how long one compile may take before its compiler is given up | 120 |
@@ -34,6 +35,7 @@ __all__ = [
     "columns",
     "compile_seconds",
     "compiler",
+    "inductor_compiler",
     "instruction_set_cap",
     "is_interpreting",
     "is_native_set",
@@ -100,6 +102,11 @@ def write_lines(path: Path, texts: Iterable[str], prefix: str) -> None:
 def compiler() -> str:
     """The C++ compiler's command."""
     return os.environ.get("KERNELWORKS_CXX") or "g++"
+
+
+def inductor_compiler() -> str:
+    """The C++ compiler that torch's inductor calls for code of a CPU, as long as the program sets none itself."""
+    return os.environ.get("CXX") or "g++"
 
 
 def selection_policy() -> str:

@@ -30,14 +30,14 @@ __all__ = [
 
 
 def _function(name: str) -> Any:
-    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>`` or
-    ``torch.fft.<name>``; where a user put another there before this module was read, an object that nothing is
-    identical to."""
+    """The function that torch ships as ``torch.nn.functional.<name>``, or else as ``torch.<name>``,
+    ``torch.fft.<name>`` or ``torch.linalg.<name>``; where a user put another there before this module was read, an
+    object that nothing is identical to."""
     if not hasattr(F, name):
-        found = getattr(torch, name, None)
-        if not callable(found):  # there is none, or it is a module: torch.fft
-            found = getattr(torch.fft, name)
-        shipped = isinstance(found, BuiltinFunctionType) and found.__name__ in (name, f"fft_{name}")
+        operator = known.operator if (known := torch_signatures().get(name)) is not None else name
+        home = {f"fft_{name}": torch.fft, f"linalg_{name}": torch.linalg}.get(operator, torch)
+        found = getattr(home, name, None)
+        shipped = isinstance(found, BuiltinFunctionType) and found.__name__ in (name, operator)
         written = getattr(found, "__code__", None)  # of a function that torch writes in Python
         said = written is not None and (written.co_filename, written.co_name) == (torch.functional.__file__, name)
         return found if shipped or said else object()

@@ -85,7 +85,7 @@ _SOFTMAX = torch.softmax
 @functools.cache
 def _modules() -> dict[int, types.ModuleType]:
     """id of torch's module -> the module that stands in for it."""
-    return {id(module): _standing_in(module) for module in (F, torch.nn, torch.fft, torch)}
+    return {id(module): _standing_in(module) for module in (F, torch.nn, torch.fft, torch.linalg, torch)}
 
 
 @functools.cache
@@ -252,12 +252,12 @@ class Rebinder:
         if id(value) in _modules():
             used = tuple(sorted(attributes & set(calls.FUNCTIONS)))
             if value is torch and "functional" not in attributes:
-                homes = (torch, torch.fft) if "fft" in attributes else (torch,)
+                homes = (torch, *(getattr(torch, home) for home in ("fft", "linalg") if home in attributes))
                 used = tuple(n for n in used if any(id(getattr(home, n, None)) in _functions() for home in homes))
                 if (attributes & set(torch.fft.__all__)) - {"fft"}:  # then "fft" is the module on the way to another
                     used = tuple(n for n in used if n != "fft")
-            if value is torch.fft:
-                used = tuple(n for n in used if hasattr(torch.fft, n))
+            if value is torch.fft or value is torch.linalg:
+                used = tuple(n for n in used if id(getattr(value, n, None)) in _functions())
             if value is torch.nn and "functional" not in attributes:
                 used = ()
             return (_modules()[id(value)], used, ()) if used else None

@@ -48,6 +48,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "linalg": (
         "cholesky_solve",
         "csr_matmul",
+        "eigh",
         "solve",
     ),
     "linear": (
@@ -70,6 +71,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "rms_norm",
     ),
     "optimizer": (
+        "adamw8bit_",
         "adamw_",
         "clip_grads_",
         "sgd_",
@@ -84,6 +86,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "dequantize",
         "quantize",
         "quantized_linear",
+        "rowwise_linear",
     ),
     "recurrent": (
         "gru",
@@ -179,12 +182,12 @@ def unknown_op(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, NAMES, 3)
-    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(NAMES)}"
+    guess = f"did you mean {' or '.join(near)}?" if near else f"`kernelworks map` lists the {len(NAMES)} that there are"
     return f"no op is named {name!r}; {guess}"
 
 
 def op_named(name: str) -> "Op":
-    """The op of this name. Raises ValueError that lists those there are."""
+    """The op of this name. Raises ValueError that names what is near."""
     from kernelworks.dispatch.torch_library import OPS
 
     if name not in OPS:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.convolution.conv_transpose import conv_transpose3d as conv_transpose3d
     from kernelworks.ops.linalg.cholesky_solve import cholesky_solve as cholesky_solve
     from kernelworks.ops.linalg.csr_matmul import csr_matmul as csr_matmul
+    from kernelworks.ops.linalg.eigh import eigh as eigh
     from kernelworks.ops.linalg.solve import solve as solve
     from kernelworks.ops.linear.linear import linear as linear
     from kernelworks.ops.linear.linear_add import linear_add as linear_add
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.norm.layer_norm import layer_norm as layer_norm
     from kernelworks.ops.norm.rms_norm import rms_norm as rms_norm
     from kernelworks.ops.optimizer.adamw import adamw_ as adamw_
+    from kernelworks.ops.optimizer.adamw8bit import adamw8bit_ as adamw8bit_
     from kernelworks.ops.optimizer.clip_grads import clip_grads_ as clip_grads_
     from kernelworks.ops.optimizer.optimizer_table import adadelta_ as adadelta_
     from kernelworks.ops.optimizer.optimizer_table import adagrad_ as adagrad_
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
     from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
+    from kernelworks.ops.quantization.rowwise_linear import rowwise_linear as rowwise_linear
     from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
@@ -142,6 +145,7 @@ if TYPE_CHECKING:
         "adadelta_",
         "adagrad_",
         "adam_",
+        "adamw8bit_",
         "adamw_",
         "adaptive_avg_pool1d",
         "adaptive_avg_pool2d",
@@ -183,6 +187,7 @@ if TYPE_CHECKING:
         "cumprod",
         "cumsum",
         "dequantize",
+        "eigh",
         "elu",
         "embedding",
         "embedding_bag",
@@ -250,6 +255,7 @@ if TYPE_CHECKING:
         "rmsprop_",
         "rope",
         "router_topk",
+        "rowwise_linear",
         "scatter_add",
         "selu",
         "sgd_",
@@ -324,6 +330,7 @@ OPERATORS: dict[str, str] = {
     "conv_transpose2d": "conv_transpose2d",
     "conv_transpose3d": "conv_transpose3d",
     "cholesky_solve": "cholesky_solve",
+    "solve": "linalg_solve",
     "linear": "linear",
     "embedding": "embedding",
     "embedding_bag": "embedding_bag",
@@ -550,6 +557,10 @@ SCHEMAS = {
         "forward": "csr_matmul(Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, str? op_kernel=None) -> Tensor",
         "backward": "csr_matmul_backward(Tensor grad_output, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor dense, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "eigh": {
+        "forward": "eigh(Tensor A, str? op_kernel=None) -> (Tensor, Tensor)",
+        "backward": "eigh_backward(Tensor grad_eigenvalues, Tensor grad_eigenvectors, Tensor A, Tensor eigenvalues, Tensor eigenvectors, str? op_kernel=None) -> Tensor",
+    },
     "solve": {
         "forward": "solve(Tensor A, Tensor B, str? op_kernel=None) -> Tensor",
         "backward": "solve_backward(Tensor grad_output, Tensor A, Tensor B, Tensor output, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
@@ -631,6 +642,9 @@ SCHEMAS = {
     "adam_": {
         "forward": "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
+    "adamw8bit_": {
+        "forward": "adamw8bit_(Tensor(a!) param, Tensor grad, Tensor(b!) exp_avg, Tensor(c!) exp_avg_scale, Tensor(d!) rms, Tensor(e!) rms_scale, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
+    },
     "adamw_": {
         "forward": "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, int step, float lr, float beta1, float beta2, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
@@ -707,6 +721,10 @@ SCHEMAS = {
     "quantized_linear": {
         "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
         "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "rowwise_linear": {
+        "forward": "rowwise_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, str? op_kernel=None) -> Tensor",
+        "backward": "rowwise_linear_backward(Tensor grad_output, Tensor weight, Tensor scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "gru": {
         "forward": "gru(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor)",

@@ -1,4 +1,4 @@
-"""What a program spends its CPU time in, from the module down to the loop of machine code."""
+"""What a program spends its time in, from the module down to the loop of machine code, of a CPU or of a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kernelworks.records.base import Record
 
-__all__ = ["Descent", "FunctionTime", "HotLoop", "LoopCounts", "OperatorTime"]
+__all__ = ["Descent", "DeviceKernel", "DeviceLoop", "FunctionTime", "HotLoop", "LoopCounts", "OperatorTime"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,39 @@ class FunctionTime:
 
 
 @dataclass(frozen=True)
+class DeviceLoop:
+    """The hot loop of a GPU's kernel, told by its instructions: a trace holds no samples. ``lines``: each instruction
+    with what it is there for."""
+
+    whole: bool  # there is no loop: the whole kernel
+    kernel_instructions: int
+    counts: dict[str, int]  # by what they are there for
+    lines: tuple[tuple[str, str], ...] = ()
+    explained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A kernel that a GPU ran for an operator."""
+
+    name: str
+    maker: str  # "kernelworks", "inductor", "cuBLAS", "torch", ...
+    runs: int
+    seconds: float
+    share: float  # of the operator's time on the GPU
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int = 0  # a thread; 0 where the trace does not say
+    shared_bytes: int = 0  # a block
+    said: tuple[str, ...] = ()  # what its name and its launch tell
+    source: str = ""  # the file that it was written in
+    code: str = ""  # "recorded" or "compiled here"; "" if its code is not at hand
+    ir: dict[str, int] = field(default_factory=dict)  # operations of Triton's IR
+    ptx: dict[str, int] = field(default_factory=dict)
+    loop: DeviceLoop | None = None
+
+
+@dataclass(frozen=True)
 class OperatorTime:
     """Calls of one operator from one place in the program. Times in seconds of one run."""
 
@@ -72,6 +105,8 @@ class OperatorTime:
     peak: str
     samples: int
     functions: tuple[FunctionTime, ...] = field(default_factory=tuple)
+    kernels: tuple[DeviceKernel, ...] = ()  # that a GPU ran
+    host_s: float = 0.0  # of the thread that called it, if a GPU did the work
 
 
 @dataclass(frozen=True)
@@ -83,7 +118,7 @@ class Descent(Record):
     wall_s: float  # of one run under the profiler
     runs: int
     samples: int
-    period_ms: float  # of CPU time between two samples
+    period_ms: float  # of CPU time between two samples; 0 of a trace
     operators: tuple[OperatorTime, ...]
     whole: int
     notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["APPLIED", "CHANGES", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "TriedOptimization"]
+__all__ = ["APPLIED", "CHANGES", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "SearchStep", "TriedOptimization"]
 
 APPLIED = "applied"  # it is part of the best program found
 REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
@@ -53,6 +53,15 @@ class CompilerReport:
 
 
 @dataclass(frozen=True)
+class SearchStep:
+    """What a search began to do, so many seconds after it began itself; or, ``beside`` it, a process that compiles."""
+
+    at_s: float
+    what: str
+    beside: bool = False
+
+
+@dataclass(frozen=True)
 class Fix(Record):
     """What ``--fix`` did and what it gained: the best program found beside the program as it was."""
 
@@ -83,3 +92,6 @@ class Fix(Record):
     allowed: tuple[str, ...] = ()  # changes of numbers that might be tried
     compiler_reports: tuple[CompilerReport, ...] = ()  # of compiled regions that were left out, as they are wrong
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file
+    compilers_beside: int = 0  # how many worked beside the search at once, each in a process of its own
+    steps: tuple[SearchStep, ...] = ()  # of the search, in the order in which they began
+    patch_folder: str = ""  # that the paths of the patch start from, if it is not the one that the command was given in

@@ -94,6 +94,11 @@ def headline(record: Diagnosis) -> str:
     return _as_sentence(record.sentence)
 
 
+def _without_alarm(record: Diagnosis) -> str:
+    """The sentence without the slow path that it begins with, where the alarms stand before it."""
+    return record.sentence.removeprefix(f"slow path: {record.alarms[0]}; " if record.alarms else "")
+
+
 def _as_sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
@@ -156,15 +161,16 @@ def _wall(record: Diagnosis) -> str:
 def _result(record: Diagnosis, width: int) -> Iterable[Text]:
     """What a reader is to know if he reads one thing: what the fix gained, how near the program runs to the peaks, and
     what is recoverable."""
-    said = [_as_sentence(clause) for clause in record.clauses or (record.sentence,)]
+    said = [_as_sentence(clause) for clause in record.clauses or (_without_alarm(record),)]
     fix = record.fix
     if record.interrupted and fix is None:  # no kernel was benchmarked: nothing is known of gains
         said = said[:1]
     if record.ambiguous:
-        said = [headline(record)]
+        said = [_as_sentence(_without_alarm(record))]
     elif fix is not None:
         said = [*result_lines(fix, rough=record.rough), *filter(None, (contended_gain(record),)), *said]
-    said = [*(f"Slow path: {alarm}." for alarm in record.alarms), *said]
+    alarms = [f"Slow path: {alarm}." for alarm in record.alarms]
+    said = [*said, *alarms] if fix is not None and fix.rounds else [*alarms, *said]  # a gain that was got is said first
     if record.interrupted and not record.ambiguous:  # else the headline says so
         said = [_as_sentence(INTERRUPTION), *said]
     label = Text("RESULT", style="bold")

@@ -74,9 +74,12 @@ def _time_text(record: Fix) -> list[str]:
     """How long it took, beside what it might take."""
     if not record.search_s:
         return []
+    beside = record.compilers_beside
+    many = f"{beside} compilers" if beside > 1 else "a compiler"
+    worked = f"; {many} worked beside, halted while anything was timed" if beside else ""
     return [
         f"The search took {record.search_s:.0f} s (budget {record.budget_s:.0f} s), after a diagnosis of "
-        f"{record.diagnosis_s:.0f} s."
+        f"{record.diagnosis_s:.0f} s{worked}."
     ]
 
 
@@ -166,9 +169,17 @@ def optimizations(record: Fix, width: int, *, verbose: bool = False) -> Iterable
                 yield from paragraph(f"{_name(one)}: {one.advice}", width, 13, "  advice")
     for line in itertools.chain(folded_by_reason(record.left), record.notes) if verbose else ():
         yield from paragraph(line, width, 13, "  note", style="dim")
+    yield from _steps(record, width) if verbose else ()
     if record.code and record.rounds and (verbose or not record.plan):
         yield Text("  to keep it without a plan:" if record.plan else "  to keep it:", style="dim")
         yield from (Text(f"    {line}", no_wrap=True, overflow="fold") for line in record.code.splitlines())
+
+
+def _steps(record: Fix, width: int) -> Iterable[Text]:
+    """Where the budget went: what the search began to do, and when."""
+    for step in record.steps:
+        said = f"(beside) {step.what}" if step.beside else step.what
+        yield from paragraph(said, width, 13, f"{step.at_s:9.1f} s", style="dim")
 
 
 def _without_figures_once(tried: Iterable[TriedOptimization]) -> list[TriedOptimization]:

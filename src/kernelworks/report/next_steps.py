@@ -7,6 +7,7 @@ what a fix has applied and is to be kept.
 from __future__ import annotations
 
 import math
+import os.path
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
 from kernelworks.report.text_lines import command_lines, paragraph
 
-__all__ = ["MOST_STEPS", "Files", "Step", "command_text", "needs_allowing", "next_steps", "step_lines"]
+__all__ = ["MOST_STEPS", "Files", "Step", "apply_words", "command_text", "needs_allowing", "next_steps", "step_lines"]
 
 MOST_STEPS = 3
 WITH_VALUE = ("--budget", "--allow", "--plan", "--patch", "--out", "--perfetto")  # options of the command
@@ -103,13 +104,21 @@ def _after_fix(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
 def _kept(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
     """How to keep what was applied."""
     if files.patch:
-        return [Step(("git", "apply", files.patch), "keeps the fix: puts it into the program's source")]
+        return [Step(apply_words(fix, files.patch), "keeps the fix: puts it into the program's source")]
     if fix.patch and files.record:
         written = ("kernelworks", "show", files.record, "--patch", "fix.diff")
-        return [Step(written, "keeps the fix: writes it as a diff of your source, for `git apply`")]
+        applied = shlex.join(apply_words(fix, written[-1]))
+        return [Step(written, f"keeps the fix: writes it as a diff of your source, for `{applied}`")]
     if not files.plan:
         return []
     return [Step((f'kernelworks.apply("{files.plan}")',), "keeps the fix: this line at the start of the program", True)]
+
+
+def apply_words(fix: Fix, patch: str) -> tuple[str, ...]:
+    """The command that puts a fix's patch, written to that file, into the program's source."""
+    if not fix.patch_folder:
+        return ("git", "apply", patch)
+    return ("git", "-C", fix.patch_folder, "apply", os.path.relpath(patch, fix.patch_folder))
 
 
 def needs_allowing(fix: Fix) -> tuple[str, ...]:

@@ -341,9 +341,10 @@ class Recurrent(OpPackage):
         weights, biases = [weight_ih, weight_hh], [bias_ih, bias_hh]
         if bias_ih is not None or bias_hh is not None:
             weights += [weight_ih.new_zeros(weight_ih.shape[0]) if b is None else b for b in biases]
+        train = any(isinstance(a, Tensor) and a.requires_grad for a in args)  # else cuDNN keeps nothing for a backward
         made = self.function(
             x.flip(0) if reverse else x, states if len(states) > 1 else states[0], weights, len(weights) > 2, 1, 0.0,
-            False, False, False,
+            train, False, False,
         )  # fmt: skip
         return (made[0].flip(0) if reverse else made[0], *(s.squeeze(0) for s in made[1:]))
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelworks.build.kernels import as_float64
 from kernelworks.contract.complex_numbers import as_parts, number_kind
-from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualAcrossRanks, EqualIndex, Relation
+from kernelworks.contract.results import AnyOrder, ChosenIndex, EqualAcrossRanks, EqualIndex, Equations, Relation
 
 __all__ = [
     "chosen_values", "compare", "compare_result", "moved_to_choice", "repeated_places", "right_choices",
@@ -102,6 +103,8 @@ def compare_result(
         of = args[relation.of].detach()
         wrong = _chosen(got.detach(), of, -1, of.gather(-1, want))
         return (float("inf") if wrong else 0.0), wrong
+    if alike and isinstance(relation, Equations) and number_kind(got.dtype) == number_kind(want.dtype):
+        return _unsatisfied(relation, args, outputs)
     if alike and isinstance(relation, AnyOrder):
         order = sort_as_promised(relation, want, args)
         got, want = (t if order is None else t.gather(*sort_as_promised(relation, t, args)) for t in (got, want))
@@ -111,6 +114,31 @@ def compare_result(
         wrong = differing_bits(got, outputs.get(relation.of))
         share = float("inf") if wrong else share
     return share, wrong
+
+
+def _unsatisfied(relation: Equations, args: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[float, str]:
+    """The largest residual of an equation as a share of its limit, and which is not satisfied; a NaN satisfies none."""
+    given = ({name: as_float64(_detached(value)) for name, value in each.items()} for each in (args, outputs))
+    worst, wrong = 0.0, ""
+    try:
+        found = relation.residuals(*given)
+    except (RuntimeError, TypeError) as error:  # results of shapes or kinds that no equation has
+        return float("inf"), f"the equations cannot be asked: {error}"
+    for name, (residual, limit) in found.items():
+        share = torch.where(residual == 0, 0.0, residual / limit).reshape(-1)
+        if not share.numel():
+            continue
+        share = torch.where(share.isnan(), torch.inf, share)
+        place = int(share.argmax())
+        worst = max(worst, float(share[place]))
+        if not wrong and not bool((residual <= limit).all()):
+            off, most = (float(t.reshape(-1)[place]) for t in (residual, limit))
+            wrong = f"{name} does not hold: off by {off:.3g} at {place} of {share.numel()}, {most:.3g} at most"
+    return worst, wrong
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def differing_bits(got: Tensor, other: Any) -> str:

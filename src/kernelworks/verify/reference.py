@@ -14,7 +14,7 @@ from torch import Tensor
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Contract
 from kernelworks.contract.complex_numbers import is_inexact
-from kernelworks.contract.results import ChosenIndex, EqualIndex, Relation
+from kernelworks.contract.results import ChosenIndex, EqualIndex, Equations, Relation
 from kernelworks.dispatch.mutation import results_of
 from kernelworks.dispatch.op import Op
 from kernelworks.machine import has_gpu
@@ -271,6 +271,11 @@ def follow_choice(op: Op, expected: Reference, outputs: Mapping[str, Any]) -> Re
     for name, relation in expected.relations.items():
         if isinstance(relation, EqualIndex):
             expected = _follow_equal(expected, relation, name, outputs[name].detach())
+        if isinstance(relation, Equations) and relation.gradients is not None:
+            made = {n: as_float64(t.detach()) for n, t in outputs.items() if isinstance(t, Tensor)}
+            with torch.no_grad():
+                gradients, bounds = relation.gradients(made, tuple(as_float64(g) for g in expected.grad_outputs))
+            expected = replace(expected, gradients=gradients, gradient_bounds=bounds)
     chosen = {name: r for name, r in expected.relations.items() if isinstance(r, ChosenIndex)}
     if not chosen:
         return expected

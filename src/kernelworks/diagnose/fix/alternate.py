@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kernelworks.diagnose.optimization import CombinedChange, Rejected
 from kernelworks.measure.clock.noise import SampledWindows, sample_windows
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
 
@@ -105,7 +106,7 @@ def _first_run_s(program: Program, after: CombinedChange, wall: float) -> float:
     made something anew, so the next run says whether all of them do."""
     for _ in range(2):
         begin = time.monotonic()
-        with after:
+        with untimed_section(), after:
             program.run()
         took = time.monotonic() - begin
         if took <= SLOWER * wall:

@@ -38,6 +38,7 @@ class Try:
     rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
     needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
+    loads_s: float | None = None  # seconds of its compiler, if another process has compiled it
 
     def note_promise(self, found: Promise, upon: Sequence[Try]) -> Promise:
         """Notes what was predicted with those in place, within what can be predicted."""

@@ -30,7 +30,7 @@ from kernelworks.records.fix import CompilerReport
 
 __all__ = ["check_compiled", "compilers_at_work"]
 
-RECOMPILING = 2.0  # times as long as the first time: another size is compiled for any
+SIZES = 0.15  # of what is left of the budget: another size is compiled anew, which may take no more
 
 
 def compilers_at_work(one: Try, beside: Sequence[Try]) -> list[Try]:
@@ -51,9 +51,10 @@ def check_compiled(
         together = together.random
     ends, checked, left = time.perf_counter() + part_s(scene), 0, 0
     cost_s = max((other.promise.cost_s for other in compiled if other.promise is not None), default=0.0)
-    for name, sample in _drawn(scene, compiled, cost_s):
+    assert scene.budget is not None
+    for name, sample, needs_s in _drawn(scene, compiled, cost_s):
         most_s = min(ends - time.perf_counter(), seconds_to_end(scene))
-        if most_s <= 0:
+        if most_s <= 0 or needs_s > SIZES * scene.budget.seconds_left:
             left += 1
             continue
         if not _says(sample, ties=name == ZEROS):
@@ -79,9 +80,9 @@ def check_compiled(
     return "", None
 
 
-def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tuple[str, Sample]]:
+def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tuple[str, Sample, float]]:
     """Of each module that is compiled its first call, with other values; then with other sizes, which the original must
-    take, and for which it is compiled once more."""
+    take, and for which it is compiled once more; and the seconds of that."""
     places = [_module_of(scene, one) for one in compiled]
     firsts: dict[int, Sample] = {}
     for sample in scene.answer_samples:
@@ -89,12 +90,10 @@ def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tup
             firsts.setdefault(id(sample.module), sample)
     for sample in firsts.values():
         for name, drawn in drawn_samples(sample):
-            yield name, drawn
-    assert scene.budget is not None
+            yield name, drawn, 0.0
     for sample in firsts.values():
         for name, drawn in shorter_samples(sample):
-            if scene.budget.seconds_left > RECOMPILING * cost_s:
-                yield name, drawn
+            yield name, drawn, cost_s
 
 
 def _module_of(scene: Scene, one: Try) -> nn.Module:

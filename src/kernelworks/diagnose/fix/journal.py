@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.optimization import Candidate, Optimization, Promise, Site
+from kernelworks.diagnose.fix.compile_forms import Compilers, candidate_of, plain_candidate
+from kernelworks.diagnose.optimization import Optimization, Promise
 from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import Noise, SampledWindows
 from kernelworks.records.json_text import build_record
@@ -37,9 +38,11 @@ class DeviceLost(Exception):
 
 
 class Journal:
-    """Takes what a search notes. ``isolated``: the search has a process of its own, and another follows it."""
+    """Takes what a search notes. ``isolated``: the search has a process of its own, and another follows it.
+    ``compilers`` work beside it."""
 
     isolated = False
+    compilers: Compilers = Compilers()
 
     def note_diagnosis(self, diagnosis: Diagnosis) -> None:
         """Where the time goes, before anything is tried."""
@@ -90,20 +93,16 @@ def as_state(search: Search, running: Try | None = None) -> State:
         "over": [place[id(one)] for one in search.over if id(one) in place],
         "impossible": [dataclasses.asdict(one) for one in search.impossible],
         "reports": [dataclasses.asdict(one) for one in search.reports],
+        "steps": [dataclasses.asdict(one) for one in search.steps],
         "running": None if running is None else place.get(id(running)),
     }
 
 
 def _as_plain(one: Try, place: Mapping[int, int]) -> State:
-    candidate, promise, found = one.candidate, one.promise, one.found
-    fields = {field.name: getattr(candidate, field.name) for field in dataclasses.fields(candidate)}
+    promise, found = one.promise, one.found
     return {
         **{name: getattr(one, name) for name in PLAIN_FIELDS},
-        "candidate": fields
-        | {
-            "site": dataclasses.asdict(candidate.site), "options": dict(candidate.options),
-            "touches": sorted(candidate.touches),
-        },
+        "candidate": plain_candidate(one.candidate),
         "promise": promise and [promise.saves, promise.cost_s, promise.cost_bytes, promise.how],
         "parts": promise is not None and promise.less is not None,
         "upon": [place[id(other)] for other in one.upon if id(other) in place],
@@ -124,14 +123,7 @@ def tries_of(state: State, optimizations: Sequence[Optimization]) -> list[Try]:
 
 
 def _as_try(plain: State, known: Mapping[str, Optimization]) -> Try:
-    fields = dict(plain["candidate"])
-    candidate = Candidate(
-        **fields
-        | {
-            "site": Site(**fields["site"]), "options": tuple(fields["options"].items()),
-            "touches": frozenset(fields["touches"]),
-        }
-    )  # fmt: skip
+    candidate = candidate_of(plain["candidate"])
     one = Try(known[candidate.optimization], candidate, **{name: plain[name] for name in PLAIN_FIELDS})
     if plain["promise"] is not None:
         one.promise = Promise(*plain["promise"])

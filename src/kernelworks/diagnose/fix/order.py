@@ -18,12 +18,16 @@ from kernelworks.diagnose.fix.time_limits import TRIAL_RUNS
 from kernelworks.diagnose.optimization import Candidate, Impossible, Scene
 
 __all__ = [
+    "COMPILERS",
+    "INDEPENDENT",
     "SETTINGS",
+    "TUNED",
     "TRIALS",
     "Trial",
     "gain_per_second",
     "groups_of_tries",
     "in_order",
+    "prediction_s",
     "stage",
     "tries_above",
     "tries_beneath",
@@ -75,6 +79,7 @@ def tries_above(one: Try, others: Sequence[Try]) -> list[Try]:
 # ---------------------------------------------------------------- in which order they are tried
 
 SWITCH, FEW_RUNS, BY_COST, LAST = range(4)  # turns
+BENCHMARK_S = 2.0  # of what has been compiled beside
 LEAST_TRIAL_S = 1.0  # of a program whose runs take no time
 FEW_SHARE = 0.5  # of what is left of the budget: what takes more is not had in a few runs
 
@@ -152,16 +157,17 @@ def trial_of(candidate: Candidate) -> Trial:
 
 def prediction_s(scene: Scene, one: Try) -> float:
     """Seconds that its prediction is expected to take."""
+    if one.loads_s is not None:
+        return one.loads_s + BENCHMARK_S
     if isinstance(one.optimization, TellsSeconds):
         return one.optimization.expected_s(scene, one.candidate)
     trial = trial_of(one.candidate)
     return trial.seconds + trial.runs * scene.wall
 
 
-def trial_s(scene: Scene, one: Try, kept: Sequence[Try] = ()) -> float:
-    """Seconds to verify and measure it at the least, and to make anew what is kept on top of it."""
-    remade = (other.promise.cost_s for other in tries_above(one, kept) if other.promise is not None)
-    return LEAST_TRIAL_S + TRIAL_RUNS * scene.wall + sum(remade)
+def trial_s(scene: Scene) -> float:
+    """Seconds to verify and measure one at the least."""
+    return LEAST_TRIAL_S + TRIAL_RUNS * scene.wall
 
 
 def expected_gain(scene: Scene, one: Try) -> float:
@@ -180,7 +186,7 @@ def expected_gain(scene: Scene, one: Try) -> float:
 
 def gain_per_second(scene: Scene, one: Try) -> float:
     """What a second of the budget is expected to bring: of one that is not predicted yet."""
-    return expected_gain(scene, one) / (prediction_s(scene, one) + trial_s(scene, one))
+    return expected_gain(scene, one) / (prediction_s(scene, one) + trial_s(scene))
 
 
 def groups_of_tries(scene: Scene, tries: Sequence[Try], *, isolated: bool) -> list[list[Try]]:
@@ -197,7 +203,7 @@ def groups_of_tries(scene: Scene, tries: Sequence[Try], *, isolated: bool) -> li
 def _turn(scene: Scene, one: Try) -> int:
     """Its turn with this budget."""
     assert scene.budget is not None
-    turn, takes_s = trial_of(one.candidate).turn, prediction_s(scene, one) + trial_s(scene, one)
+    turn, takes_s = trial_of(one.candidate).turn, prediction_s(scene, one) + trial_s(scene)
     most_s = scene.budget.seconds_left * (FEW_SHARE if turn == FEW_RUNS else 1.0)
     if turn == LAST or (turn == FEW_RUNS and takes_s <= most_s) or (scene.on_gpu and takes_s <= most_s):
         return turn

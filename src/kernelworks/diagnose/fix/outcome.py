@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.machine import place_of
-from kernelworks.records.fix import Fix
+from kernelworks.records.fix import Fix, SearchStep
 
-__all__ = ["fix_record", "in_a_line", "place", "with_budget"]
+__all__ = ["fix_record", "in_a_line", "note_step", "place", "with_budget"]
+
+MOST_STEPS = 400  # in a record
 
 
 def fix_record(was: float, now: float, **fields: Any) -> Fix:
@@ -40,3 +43,12 @@ def in_a_line(error: Exception) -> str:
     """An error in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
+
+
+def note_step(steps: list[SearchStep], what: str, scene: Scene | None) -> list[SearchStep]:
+    """The steps with this one, unless it is the last one still."""
+    if steps and steps[-1].what == what:
+        return steps
+    begun = scene.budget.begun if scene is not None and scene.budget is not None else time.perf_counter()
+    at_s = round(max(0.0, time.perf_counter() - begun), 2)
+    return [*steps, SearchStep(at_s, what)] if len(steps) < MOST_STEPS else steps

@@ -26,7 +26,7 @@ def check_outputs(scene: Scene, one: Try, together: CombinedChange, kept: Sequen
     why they are not verified."""
     change = one.change
     if change is not None and change.verified_against:
-        shown = [other.agreement for other in kept if other.change in together.changes and other.agreement]
+        shown = [other.agreement for other in kept if other.change in together.changes and _says_something(other)]
         one.agreement = shown[-1] if shown else Agreement(0.0, 0.0, True, "", change.verified_against)
     else:
         together = _compared(scene, one, together, kept, seconds)
@@ -38,6 +38,11 @@ def check_outputs(scene: Scene, one: Try, together: CombinedChange, kept: Sequen
     steps = same_steps(scene, together, _allowed(one, together, kept))
     if steps is not None and not steps.agrees:
         one.agreement, one.why = steps, f"the program's training steps differ with it ({steps.note})"
+
+
+def _says_something(other: Try) -> bool:
+    """Whether it was compared with anything; what changes no number was not."""
+    return other.agreement is not None and other.change is not None and not other.change.same_numbers
 
 
 def _allowed(one: Try, together: CombinedChange, kept: Sequence[Try]) -> CombinedChange | None:

@@ -30,7 +30,7 @@ from kernelworks.diagnose.optimizations.swapped_functions import called_by
 from kernelworks.diagnose.sites.functions import LIBRARIES, Function
 from kernelworks.nn.rebind import Rebinder
 
-__all__ = ["as_patch"]
+__all__ = ["as_patch", "patch_folder"]
 
 START = ("threads", "allocator")  # what is written once, before everything else
 MODEL = (  # and what is written once for a model; of several changes one after the other
@@ -74,13 +74,24 @@ def as_patch(candidates: Sequence[Candidate], scene: Scene, file: Path | None, e
     return f"{first}\n{text}"
 
 
+def patch_folder(file: Path | None) -> str:
+    """The folder in which the patch is to be applied, as seen from the current one; "" if that is the same."""
+    base = Path.cwd() if file is None else _base(file.resolve())
+    return "" if base == Path.cwd().resolve() else os.path.relpath(base)
+
+
+def _base(file: Path) -> Path:
+    """The folder from which the paths of a patch are told."""
+    here = Path.cwd().resolve()
+    return here if file.is_relative_to(here) else file.parent
+
+
 class _Patch:
     """The program's files, and what is written into them."""
 
     def __init__(self, scene: Scene, file: Path, entry: Any) -> None:
         self.scene, self.file, self.entry = scene, file.resolve(), entry
-        here = Path.cwd().resolve()
-        self.base = here if self.file.is_relative_to(here) else self.file.parent
+        self.base = _base(self.file)
         self.sources = list(self._sources())
 
     def _sources(self) -> Iterator[Source]:

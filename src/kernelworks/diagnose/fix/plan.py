@@ -115,6 +115,7 @@ class AppliedPlan:
         self, plan: Plan, modules: Sequence[nn.Module] = (), *, optimizations: Sequence[Optimization] = OPTIMIZATIONS
     ) -> None:
         self.plan = load_plan(plan)
+        _check_fit(self.plan, modules)
         self._awaited = [str(kind) for kind in self.plan.get("roots", ())]  # of modules that were not called yet
         self._anew = (
             not self._awaited and not modules
@@ -133,9 +134,8 @@ class AppliedPlan:
         try:
             self._place(None)
             for module in modules:
+                self._expected(module)  # nobody waits for it any more
                 self._take(module)
-            if modules:
-                self._awaited = []
             if not self._complete():
                 self._look_out()
         except BaseException:
@@ -246,7 +246,10 @@ class AppliedPlan:
             if candidate.site.kind in ("module", "function", "optimizer"):
                 try:
                     scene.at(candidate.site)
-                except Impossible:
+                except Impossible as why:
+                    if self._is_met(candidate.site):
+                        self._placed.add(number)
+                        self._fail(f"{candidate.optimization}: {candidate.says} ({candidate.site}): {why}")
                     continue
             if not everywhere:
                 self._placed.add(number)
@@ -265,6 +268,12 @@ class AppliedPlan:
         if module is not None:
             self._theirs.append((module, theirs))
 
+    def _is_met(self, site: Site) -> bool:
+        """Whether the outermost module of a part was met: what it lacks then comes no more. Of a program that makes its
+        modules anew another one may have it."""
+        alike = (module for module in self._scene.roots.modules if same_kind(kind_name(module), site.root))
+        return site.kind == "module" and not self._anew and len(list(alike)) > site.number
+
     def _fail(self, line: str) -> None:
         if line not in self.failed:
             self.failed.append(line)
@@ -282,13 +291,24 @@ class AppliedPlan:
         return "\n".join(lines) or "the plan holds no optimization"
 
 
+def _check_fit(plan: Mapping[str, Any], modules: Sequence[nn.Module]) -> None:
+    """Raises ValueError if a module is none of those that the plan's program calls: what the plan says was found and
+    verified in others."""
+    roots = [str(kind) for kind in plan.get("roots", ())]
+    strange = [kind_name(module) for module in modules if not any(same_kind(kind_name(module), kind) for kind in roots)]
+    if roots and strange:
+        raise ValueError(
+            f"modules must be those that the plan's program calls ({', '.join(dict.fromkeys(roots))}), got {strange[0]}"
+        )
+
+
 def apply(plan: Plan, *modules: nn.Module) -> AppliedPlan:
     """Applies the plan of a fix, without searching or measuring anything.
 
     Args:
         plan: what ``kernelworks.fix(...).plan`` holds, or the path of a file that holds it, the fix or the diagnosis.
         *modules: the modules that the program calls, in the order in which it first calls them. They are changed at
-            once; by default each is changed when it is first called, an optimizer when it first steps.
+            once; others, and without any all, are changed when they are first called, an optimizer when it first steps.
 
     Returns:
         AppliedPlan: ``done``, ``waiting``, ``failed`` (what cannot be applied here, and why; also a warning) and
@@ -296,7 +316,8 @@ def apply(plan: Plan, *modules: nn.Module) -> AppliedPlan:
 
     Raises:
         OSError, ValueError: ``plan`` cannot be read, is of another version, or has an invalid field: the error names
-            the field, its value, and what is accepted. Nothing is in place then.
+            the field, its value, and what is accepted. Or a module is of a type that the plan's program does not call.
+            Nothing is in place then.
         TypeError: an argument is no module.
     """
     for module in modules:

@@ -13,7 +13,7 @@ import torch
 from kernelworks.diagnose.fix.alternate import LEAST_RUNS, noise_between, noise_of
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.patch import as_patch
+from kernelworks.diagnose.fix.patch import as_patch, patch_folder
 from kernelworks.diagnose.fix.plan import as_plan
 from kernelworks.diagnose.fix.time_limits import seconds_to_end
 from kernelworks.diagnose.optimization import CombinedChange
@@ -116,6 +116,7 @@ def _account(search: Search) -> dict[str, Any]:
     return {
         "optimizations": _outcomes(search), "allowed": tuple(sorted(search.scene.allow)), "budget_s": search.budget_s,
         "needs_s": max((one.needs_s for one in search.tried), default=0.0), "compiler_reports": tuple(search.reports),
+        "steps": tuple(search.steps),
     }  # fmt: skip
 
 
@@ -134,6 +135,7 @@ def _with_plan(search: Search, gained: Fix) -> Fix:
         code="\n".join(candidate.code for candidate in candidates if candidate.code),
         plan=plan,
         patch=as_patch(candidates, search.scene, search.program.file, entry),
+        patch_folder=patch_folder(search.program.file),
     )
 
 

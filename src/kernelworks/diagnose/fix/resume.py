@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import State, tries_of
 from kernelworks.diagnose.optimization import CombinedChange
-from kernelworks.records.fix import CompilerReport, TriedOptimization
+from kernelworks.records.fix import CompilerReport, SearchStep, TriedOptimization
 
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
@@ -19,6 +19,7 @@ def resume(search: Search, state: State) -> None:
     search.tried = tries_of(state, search.optimizations)
     search.impossible = [TriedOptimization(**one) for one in state["impossible"]]
     search.reports = [CompilerReport(**one) for one in state["reports"]]
+    search.steps = [SearchStep(**one) for one in state["steps"]]
     search.over = [search.tried[number] for number in state["over"]]
     search.kept = [search.tried[number] for number in state["kept"]]
     for one in list(search.kept):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +31,11 @@ from kernelworks.diagnose.fix.alternate import (
     noise_of,
     range_of,
 )
-from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
+from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.fix.duels import duel, is_close_rival
+from kernelworks.diagnose.fix.forms_of_tries import FormsOfTries
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
@@ -46,9 +46,10 @@ from kernelworks.diagnose.fix.order import (
     tries_above,
     tries_beneath,
 )
-from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, place, with_budget
+from kernelworks.diagnose.fix.outcome import fix_record, in_a_line, note_step, place, with_budget
 from kernelworks.diagnose.fix.output_check import check_outputs
 from kernelworks.diagnose.fix.plan import candidates_of
+from kernelworks.diagnose.fix.predict import UNFORESEEN, is_worth_a_try, predict_group
 from kernelworks.diagnose.fix.program_roots import find_program_roots
 from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
 from kernelworks.diagnose.fix.resume import resume
@@ -64,21 +65,17 @@ from kernelworks.diagnose.optimization import (
     Scene,
 )
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.profile.budget import Budget, BudgetExceeded
 from kernelworks.profile.program import Program
 from kernelworks.records import history
-from kernelworks.records.fix import NOT_TRIED, CompilerReport, Fix, TriedOptimization
+from kernelworks.records.fix import NOT_TRIED, CompilerReport, Fix, SearchStep, TriedOptimization
 
 __all__ = ["Search"]
 
 Say = Callable[[str], None]
 NOTHING = "no optimization makes this program faster here"
 LONGER = 4  # times as many turns, if the first do not show whether the gain is significant
-RESERVED_SHARE = 0.5  # of the rest of the budget, to try what is predicted to save time
-FIRST = 0.1  # of the wall clock: what is predicted to save so much is tried before more is predicted,
-SOON_S, SOON_SHARE = 10.0, 0.25  # after so long, and after such a share of the budget
-RETRY_FACTOR = 1.25  # times the seconds of the first attempt, for a prediction that did not end
-UNFORESEEN = ", so nothing is predicted"
 
 
 @dataclass
@@ -108,6 +105,10 @@ class Search:
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
     reports: list[CompilerReport] = field(default_factory=list)  # files that show where a compiler was wrong
     last: Try | None = None  # that was applied: verified and measured with all that is
+    steps: list[SearchStep] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.forms = FormsOfTries(self)
 
     def fix(self) -> Fix:
         """Everything that ``--fix`` does. Afterwards every module is as it was. Raises only what ends a process: any
@@ -131,6 +132,7 @@ class Search:
 
     def step(self, what: str) -> None:
         self.doing = what
+        self.steps = note_step(self.steps, what, getattr(self, "scene", None))
         self.say(with_budget(what, getattr(self, "scene", None)))
 
     def _searched(self) -> None:
@@ -157,23 +159,42 @@ class Search:
         waiting = [one for one in self.tried if one.saves is not None and not one.why and one.found is None]
         later: list[Try] = []
         while waiting or later or pending or (waiting := self._again()):
-            if not waiting:
+            one = self._next_ready(waiting)
+            if one is None:
                 if not later:  # what was compiled by now tells how long the others take
-                    later = groups_of_tries(scene, pending, isolated=self.journal.isolated)[0]
-                    pending = [one for one in pending if one not in later]
-                waiting, later = self._asked(later, [])
+                    later = self._following(pending)
+                    pending = [each for each in pending if each not in later]
+                if later:
+                    waiting, later = predict_group(self, later, waiting)
+                else:
+                    self.forms.wait([*waiting, *pending])
                 continue
-            waiting.sort(key=lambda one: -self._left(one) / trial_s(scene, one, self.kept))
-            one = waiting.pop(0)
-            beside = self._beside(one)
+            waiting.remove(one)
+            beside = self.tries_beside(one)
             if one.saves is None or set(one.upon) == set(beside):
-                waiting += [*self._considered(one), *self._less(one)]
-            elif self._predicted(one, beside):  # anew, of the program as it is by now: it waits for its turn again
+                waiting += [*self._considered(one), *self.lesser_tries(one)]
+            elif is_worth_a_try(self, one, beside):  # anew, of the program as it is by now: it waits for its turn again
                 waiting.append(one)
             else:
-                waiting += self._less(one)
+                waiting += self.lesser_tries(one)
             if later and one.found is not None:
-                waiting, later = self._asked(later, waiting)
+                waiting, later = predict_group(self, later, waiting)
+
+    def _next_ready(self, waiting: list[Try]) -> Try | None:
+        """The best of these, by what it saves for each second of its trial, but for what is being compiled for it."""
+        waiting.sort(key=lambda one: -self._left(one) / self.trial_s(one))
+        self.forms.ask(waiting)
+        return next((one for one in waiting if not self.forms.is_pending(one)), None)
+
+    def _following(self, pending: Sequence[Try]) -> list[Try]:
+        """What is predicted next of these; nothing if all of it is being compiled."""
+        self.forms.refresh(pending)
+        groups = groups_of_tries(self.scene, pending, isolated=self.journal.isolated)
+        return self.forms.following(groups)
+
+    def trial_s(self, one: Try) -> float:
+        """Seconds to verify and measure it at the least, and to make anew what is kept on top of it."""
+        return trial_s(self.scene) + self.forms.remake_s(one, self.kept)
 
     def _list_candidates(self) -> None:
         for optimization in self.optimizations:
@@ -181,35 +202,6 @@ class Search:
                 self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(self.scene)]
             except Impossible as why:
                 self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
-
-    def _asked(self, tries: Iterable[Try], waiting: Sequence[Try]) -> tuple[list[Try], list[Try]]:
-        """Predicts these. Returns what waits to be tried, and what is to be predicted after the best was tried. As long
-        as something waits, predictions (which may compile) leave half of the budget to it, and the first that promises
-        much does not wait for them."""
-        budget, found, later = self.scene.budget, list(waiting), list[Try]()
-        assert budget is not None
-        soon_s = min(SOON_S, SOON_SHARE * budget.seconds)
-        for one in tries:
-            soon = time.perf_counter() - budget.begun > soon_s and not any(other.found for other in self.tried)
-            if soon and any((other.saves or 0.0) >= FIRST for other in found):
-                later.append(one)
-                continue
-            hopeful = any((other.saves or 0) > LEAST_NOISE for other in found)
-            reserved = RESERVED_SHARE * max(budget.seconds_left, 0.0) if hopeful else 0.0
-            own_s = trial_s(self.scene, one, self.kept)  # what cannot be measured any more is not compiled either
-            seconds_left = budget.seconds_left - reserved
-            if one.allotted_s and seconds_left < RETRY_FACTOR * one.allotted_s:  # it would not end this time either
-                (later if reserved else self.over).append(one)
-                continue
-            with budget.reserve(max(reserved, own_s)):
-                worth = self._predicted(one, self._beside(one))
-            if worth:
-                found.append(one)
-            elif reserved and one in self.over:
-                self.over.remove(one)
-                one.allotted_s = max(seconds_left, 1e-9)
-                later.append(one)
-        return found + [less for one in tries if one not in (*found, *later) for less in self._less(one)], later
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""
@@ -237,41 +229,6 @@ class Search:
             one.applied, one.rejected = whole.applied, whole.rejected
 
     # ------------------------------------------------------------ one candidate
-
-    def _predicted(self, one: Try, upon: Sequence[Try]) -> bool:
-        """Whether it is worth a try in a program with just those in place."""
-        one.why = ""
-        if one.candidate.advice:
-            one.why = "advice: only the program's author can do it"
-        elif one.candidate.changes and one.candidate.changes not in self.scene.allow:
-            one.why = f"it changes numbers: allow {one.candidate.changes} to have it tried"
-        elif one.candidate.cores and getattr(getattr(self.forecaster, "timeline", None), "loud", False):
-            one.why = (
-                "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
-            )
-        else:
-            self.guard_trial(one, lambda: self._promised(one, upon))
-        return not one.why
-
-    def _promised(self, one: Try, upon: Sequence[Try]) -> None:
-        self.step(f"predicting its gain: {one.candidate.optimization}, {one.candidate.says}")
-        assert self.scene.budget is not None
-        self.scene.budget.ask("predicting its gain")
-        with self.with_beneath(one, upon):
-            found = one.optimization.predict(self.scene, one.candidate)
-        found = one.note_promise(found, upon)
-        if found.saves is None:
-            return
-        if far_apart(self.walls):
-            one.promise = dataclasses.replace(found, saves=None)
-            self.note(f"{range_of(self.walls)}{UNFORESEEN}")
-            return
-        if found.saves > 0:
-            factor = history.calibration(one.candidate.optimization, self.outcomes)
-            one.promise = dataclasses.replace(found, saves=min(found.saves * factor, 0.5 + found.saves / 2))
-        if found.saves <= LEAST_NOISE:  # noisier runs do not matter here: turns decide, and noise affects both states
-            wall = self.scene.wall
-            one.why = reason_not_tried(found.saves * wall, LEAST_NOISE * wall, wall)
 
     @contextlib.contextmanager
     def with_beneath(self, one: Try, upon: Sequence[Try]) -> Iterator[None]:
@@ -307,12 +264,12 @@ class Search:
             )
         ]
 
-    def _beside(self, one: Try) -> list[Try]:
+    def tries_beside(self, one: Try) -> list[Try]:
         """What stays in place with it."""
         rivals = self._rivals(one)
         return [other for other in self.kept if other not in rivals]
 
-    def _less(self, one: Try) -> list[Try]:
+    def lesser_tries(self, one: Try) -> list[Try]:
         """What is worth a try instead of a rejected one, if nothing else has its place: a part of what it does."""
         less = one.promise.less if one.promise is not None else None
         if one.applied or less is None or self._rivals(one):
@@ -324,7 +281,7 @@ class Search:
         one.why, one.rejected = why, rejected
         tries = [Try(one.optimization, candidate) for candidate in found]
         self.tried += tries
-        return [each for each in tries if self._predicted(each, self._beside(each))]
+        return [each for each in tries if is_worth_a_try(self, each, self.tries_beside(each))]
 
     def _left(self, one: Try) -> float:
         """What it is predicted to save of the program as it is by now, in the place of its rivals; 0 if nothing was
@@ -367,7 +324,7 @@ class Search:
         rivals = self._rivals(one)
         self.scene.budget.ask("benchmarking two optimizations of one place")
         self.step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
-        left = 1 - duel(self.scene, one, rivals, self._beside(one))
+        left = 1 - duel(self.scene, one, rivals, self.tries_beside(one))
         for other in rivals:
             left *= 1 - other.saved_share
         one.predicted = 1 - left
@@ -384,7 +341,7 @@ class Search:
             cost_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
             one.promise, one.why, one.upon = Promise(None, cost_s, how="measured as a whole"), "", tuple(self.kept)
             return True
-        if self._predicted(one, self.kept):
+        if is_worth_a_try(self, one, self.kept):
             return True
         one.why, one.found = (f"{why}; on top of that: {one.why}" if why else one.why), found
         return False
@@ -423,10 +380,10 @@ class Search:
 
     def _measured(self, one: Try) -> None:
         """Puts it in place where it belongs, and makes anew what comes on top of it."""
-        rest, budget = self._beside(one), self.scene.budget
+        rest, budget = self.tries_beside(one), self.scene.budget
         remade = tries_above(one, rest)
         assert budget is not None
-        needs_s = sum(other.promise.cost_s for other in remade if other.promise is not None)
+        needs_s = self.forms.remake_s(one, rest)
         budget.ask("verifying and measuring it", needs_s + TRIAL_RUNS * self.scene.wall)
         before = [(other, other.change) for other in remade]
         try:
@@ -436,6 +393,7 @@ class Search:
             changed = CombinedChange(o.change for o in in_order([*rest, one]) if o.change is not None)
             calibrate(self, one, changed, rest)
             self._judged(one, changed, rest)
+            self.forms.note_compiled([one, *remade], [*rest, one])
         finally:
             if not one.applied:
                 for other, change in before:
@@ -446,7 +404,8 @@ class Search:
         scene, candidate = self.scene, one.candidate
         rivals = [other for other in self.kept if other not in rest]
         self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
-        check_outputs(scene, one, together, self.kept, part_s(scene))
+        with untimed_section():
+            check_outputs(scene, one, together, self.kept, part_s(scene))
         if one.why:
             one.rejected = True
             return
@@ -464,7 +423,8 @@ class Search:
         gain, noise = gain_of(one.turns), noise_between(one.turns)
         theirs = found.loud and candidate.cores  # what other processes leave of the cores decides it, not the program
         gained, beside = gain > noise and not theirs, rest if self.plan is None else self.tried
-        wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
+        with untimed_section():
+            wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong
         one.rejected = not one.applied
@@ -482,7 +442,10 @@ class Search:
         scene, most = self.scene, rounds or times * self.forecaster.most_rounds
         assert scene.program is not None
         limits = part_s(scene), seconds_to_end(scene)
-        return alternate(scene.program, before, after, scene.wall, limits, self.step, most=most)
+        return alternate(scene.program, before, after, scene.wall, limits, self.say_turn, most=most)
+
+    def say_turn(self, which: str) -> None:
+        self.say(with_budget(which, self.scene))
 
     def note(self, text: str) -> None:
         said = self.scene.notes

@@ -310,7 +310,11 @@ class Source:
         return made
 
     def diff(self, base: Path) -> str:
-        """The change as a unified diff, with paths from ``base``; "" if there is none."""
+        """The change as a unified diff, with paths from ``base``; "" if there is none.
+
+        No line ``diff --git`` stands ahead of it: with one, git takes the paths from the root of the repository, and
+        ``git apply`` in a folder below it changes nothing, without a word. A tab ends a name that may hold blanks.
+        """
         try:
             made = self.edited_text()
         except NoPlace:
@@ -319,8 +323,9 @@ class Source:
             return ""
         name = self.path.relative_to(base).as_posix()
         before, after = (_ended(_lines(text)) for text in (self.text, made))
-        lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
-        return f"diff --git a/{name} b/{name}\n" + "".join(line.replace(OPEN, f"\n{NO_END}\n") for line in lines)
+        end = "\t" if " " in name else ""
+        lines = difflib.unified_diff(before, after, f"a/{name}{end}", f"b/{name}{end}")
+        return "".join(line.replace(OPEN, f"\n{NO_END}\n") for line in lines)
 
 
 OPEN, NO_END = "\0", "\\ No newline at end of file"

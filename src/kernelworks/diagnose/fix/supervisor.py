@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelworks.diagnose import DiagnosisInterrupt
+from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
@@ -85,6 +86,7 @@ class Progress:
     ends_at: float = float("inf")  # when the fix has to end
     deaths: list[str] = field(default_factory=list)
     is_over: bool = False  # the last worker ended as its time was over
+    pool: CompilePool | None = None
 
     @property
     def seconds_left(self) -> float:
@@ -108,6 +110,10 @@ class Progress:
             return found
         began = self.observed_at or time.monotonic()
         fix = dataclasses.replace(found.fix, diagnosis_s=began - self.begun, search_s=time.monotonic() - began)
+        if self.pool is not None:
+            steps = sorted((*fix.steps, *self.pool.steps), key=lambda step: step.at_s)
+            notes = (*fix.notes, *filter(None, [self.pool.note()]))
+            fix = dataclasses.replace(fix, steps=tuple(steps), notes=notes, compilers_beside=self.pool.number_at_once)
         return dataclasses.replace(found, fix=fix)
 
     def running(self) -> dict[str, Any] | None:
@@ -154,8 +160,23 @@ def supervise(request: Request, say: Say) -> Diagnosis:
 
 
 def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
+    pool = _pool(request, progress)
+    progress.pool = pool
+    with contextlib.closing(pool):
+        return _with_workers(request, progress, say, pool)
+
+
+def _pool(request: Request, progress: Progress) -> CompilePool:
+    """The compilers beside: none if a plan is measured, which is compiled whole."""
+    program = {"target": request.target, "args": list(request.args), "module": request.module}
+    number = compilers_at_once() if request.plan is None else 0
+    return CompilePool(program, number, lambda: max(0.0, time.monotonic() - progress.observed_at))
+
+
+def _with_workers(request: Request, progress: Progress, say: Say, pool: CompilePool) -> Diagnosis:
     while True:
-        done = _one_worker(request, progress, say)
+        done = _one_worker(request, progress, say, pool)
+        pool.worker_ended()
         if done is not None:
             return progress.with_seconds(done)
         cause = progress.deaths[-1]
@@ -200,15 +221,20 @@ def _interrupted(fix: Fix) -> Fix:
     )
 
 
-def _one_worker(request: Request, progress: Progress, say: Say) -> Diagnosis | None:
+def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePool) -> Diagnosis | None:
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
         limit = WorkerLimit(process.pid)
-        for message in messages.until(
-            over=lambda: limit.is_reached(progress.ends_at), ended=lambda: process.poll() is not None
-        ):
+        pool.tell = messages.send
+
+        def is_over() -> bool:
+            pool.look()
+            return limit.is_reached(progress.ends_at)
+
+        for message in messages.until(over=is_over, ended=lambda: process.poll() is not None):
             kind = message["kind"]
+            pool.hears(message)
             if silent:
                 silent, progress.started_s = False, time.monotonic() - begun
             if kind == "say":
@@ -274,6 +300,7 @@ def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
     peaks = request.peaks
     fields["peaks"] = peaks and {"gpu": isinstance(peaks, GpuPeaks), "record": dataclasses.asdict(peaks)}
     fields["resumed"], fields["search_began"] = progress.state, None
+    fields["compilers"] = progress.pool.number if progress.pool is not None else 0
     if progress.state is not None and progress.diagnosis is not None:
         known = progress.diagnosis.peaks
         fields["peaks"] = {"gpu": isinstance(known, GpuPeaks), "record": dataclasses.asdict(known)}
@@ -286,6 +313,10 @@ class Messages:
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket, self._rest = ours, b""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it has ended, or does not listen
+            self._socket.sendall((to_json(message, line=True) + "\n").encode())
 
     def until(self, over: Callable[[], bool], ended: Callable[[], bool]) -> Iterator[dict[str, Any]]:
         """Each message, until the worker has ``ended`` or ``over`` says so. Its end of the socket alone tells too late:

@@ -8,22 +8,24 @@ supervisor, line by line. Whatever a trial does to this process, the supervisor 
 from __future__ import annotations
 
 import base64
-import json
+import contextlib
 import os
 import pickle
-import socket
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelworks.diagnose import Fixing, run_diagnosis
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.channel import Channel
+from kernelworks.diagnose.fix.compile_forms import Compilers, CompilersBeside
 from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
 from kernelworks.diagnose.fix.result import so_far
 from kernelworks.machine.parent_process import die_with_parent
+from kernelworks.measure.clock.work_beside import WorkBeside, installed_work
 from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.profile.standard_input import kept_input
-from kernelworks.records import Diagnosis, GpuPeaks, Peaks, to_json
+from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.json_text import build_record
 from kernelworks.report.terminal import Notice
 
@@ -35,31 +37,13 @@ __all__ = ["DEVICE_LOST", "main"]
 DEVICE_LOST = 75  # the exit code of a worker whose device is lost
 
 
-class Channel:
-    """Lines of JSON to the supervisor and back."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=descriptor)
-        self._lines = self._socket.makefile("r", encoding="utf-8")
-
-    def receive(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._lines.readline())
-        return found
-
-    def send(self, kind: str, **fields: Any) -> None:
-        self._socket.sendall((to_json({"kind": kind, **fields}, line=True) + "\n").encode())
-
-    def say(self, text: str) -> None:
-        self.send("say", text=text, notice=isinstance(text, Notice))
-
-
 class WorkersJournal(Journal):
     """Sends all of it."""
 
     isolated = True
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel, self._first = channel, True
+    def __init__(self, channel: Channel, compilers: Compilers) -> None:
+        self._channel, self._first, self.compilers = channel, True, compilers
 
     def note_diagnosis(self, diagnosis: Diagnosis) -> None:
         self._channel.send("observed", diagnosis=diagnosis)
@@ -82,6 +66,8 @@ def main() -> None:
     channel = Channel(int(sys.argv[1]))
     kept_input(int(sys.argv[2]))
     request = channel.receive()
+    if request is None:
+        return  # its supervisor has ended
     try:
         channel.send("done", diagnosis=_diagnosed(request, channel))
     except BaseException as error:
@@ -93,14 +79,20 @@ def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
     if request["resumed"] is not None:  # the first process has shown what the program prints
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     program = from_target(request["target"], request["args"], module=request["module"])
+    compilers = CompilersBeside(channel, request["compilers"])
     fixing = Fixing(
-        request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel),
+        request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel, compilers),
         resumed=request["resumed"], began=request["search_began"],
     )  # fmt: skip
-    return run_diagnosis(
-        program, fixing, _peaks(request["peaks"]), request["budget_s"], channel.say, tuple(request["counters"]),
-        rough=request["rough"],
-    )  # fmt: skip
+
+    def say(text: str) -> None:
+        channel.send("say", text=text, notice=isinstance(text, Notice))
+
+    with installed_work(WorkBeside(compilers.halt, compilers.go_on)) if compilers.number else contextlib.nullcontext():
+        return run_diagnosis(
+            program, fixing, _peaks(request["peaks"]), request["budget_s"], say, tuple(request["counters"]),
+            rough=request["rough"],
+        )  # fmt: skip
 
 
 def _peaks(sent: dict[str, Any] | None) -> Peaks | GpuPeaks | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +11,9 @@ from torch import nn
 
 from kernelworks.diagnose.optimizations.settings import Setting
 from kernelworks.diagnose.sites.functions import Function
+from kernelworks.machine import environment
 
-__all__ = ["IMPL", "Impl", "install_impls", "vector_bits"]
+__all__ = ["IMPL", "Impl", "install_impls", "keeps_compiled", "missing_compiler", "vector_bits"]
 
 IMPL = "_compiled_call_impl"  # the attribute in which nn.Module.compile keeps its result
 Impl = tuple[nn.Module, Callable[..., Any]]  # a module and what is called in its place
@@ -55,6 +58,23 @@ def vector_bits() -> int | None:
 
     found = pick_vec_isa()
     return _bits() if found is invalid_vec_isa else int(found.bit_width())
+
+
+def keeps_compiled() -> bool:
+    """Whether another process finds on disk what inductor compiles in this one."""
+    import torch._inductor.config as config
+
+    return bool(config.fx_graph_cache) and not config.force_disable_caches
+
+
+def missing_compiler() -> str:
+    """Why inductor cannot compile for a CPU here: it has no C++ compiler; "" if it has one."""
+    loaded = sys.modules.get("torch._inductor.config")  # importing it takes seconds; a program that sets it has done so
+    given: Any = environment.inductor_compiler() if loaded is None else loaded.cpp.cxx
+    names = [given] if isinstance(given, str) else [name for name in given if name]  # None: conda's, if asked for
+    if any(shutil.which(name) for name in names):
+        return ""
+    return f"torch.compile needs a C++ compiler on a CPU, and {' or '.join(map(repr, names))} is not on the PATH"
 
 
 def install_impls(impls: list[Impl]) -> Callable[[], None]:

@@ -106,7 +106,7 @@ def _candidate(scene: Scene, loading: Loading) -> Candidate:
         wanted.append(PIN_MEMORY)
         todo += ", into pinned memory"
     code = f"DataLoader(..., {', '.join(wanted)})" + (ASYNC_COPY if PIN_MEMORY in wanted else "")
-    return Candidate("input", PROGRAM, f"batches prefetched for {loading.source}", code=code, advice=f"{waits}; {todo}")
+    return Candidate("input", PROGRAM, "batches prefetched", code=code, advice=f"{waits}; {todo}")
 
 
 OPTIMIZATION = _Optimization()

@@ -32,7 +32,8 @@ from kernelworks.diagnose.optimizations.compiled_step import (
     step_seconds,
 )
 from kernelworks.diagnose.optimizations.compiler_backends import backend_of
-from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls
+from kernelworks.diagnose.optimizations.compiler_choices import choosing_undisturbed
+from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, install_impls, missing_compiler
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
@@ -49,6 +50,7 @@ __all__ = [
 
 LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each module with parameters
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
+PER_UNROLLED_CALL_S = 0.03  # of a module's: few but where it calls its parts again and again, as one that generates
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
@@ -159,6 +161,9 @@ class _Optimization:
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
             raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
+        missing = "" if scene.on_gpu else missing_compiler()
+        if missing:
+            raise Impossible(missing)
         layers = [found for found in layers_of(scene.roots.modules) if _is_worth(scene, found)]
         for found in layers:
             for mode in MODES:
@@ -241,7 +246,8 @@ class _Optimization:
         if candidate.option(STEP):
             scene.say(f"running the program with {candidate.says}")
             try:
-                return predict_step(scene, self.apply(scene, candidate))
+                with choosing_undisturbed():
+                    return predict_step(scene, self.apply(scene, candidate))
             except (BudgetExceeded, Impossible):
                 raise
             except Exception as error:
@@ -252,22 +258,23 @@ class _Optimization:
         from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
-        begin, graphs = time.perf_counter(), _graphs()
+        begin, graphs, own_s = time.perf_counter(), _graphs(), 0.0
         try:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
             roots = changed_roots(scene, candidate) if candidate.option(ALIKE) else scene.scene_of(root).roots
-            with races_within(RACES * budget.seconds_left), heard_by(scene.say):
+            with races_within(RACES * budget.seconds_left), heard_by(scene.say), choosing_undisturbed():
                 saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), roots)
-            taken.compiling_s = min(time.perf_counter() - begin, first_s)
+            own_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
-            taken.compiling_s = time.perf_counter() - begin
+            own_s = time.perf_counter() - begin
             if isinstance(error, BudgetExceeded):
                 raise
             raise Rejected(compile_error_text(error)) from error
         finally:
-            taken.racing_s = time.perf_counter() - begin - taken.compiling_s
+            taken.racing_s = time.perf_counter() - begin - own_s
+            taken.compiling_s = max(own_s, scene.compiled.cold_s if scene.compiled is not None else 0.0)
             taken.graphs = _graphs() - graphs
         return Promise(saves, taken.compiling_s, how="benchmarked on the inputs that it is called with")
 
@@ -309,6 +316,8 @@ class _Optimization:
     def expected_s(self, scene: Scene, candidate: Candidate) -> float:
         """Seconds that the compiler and the benchmark may take: from another mode of the same, or from its blocks, or
         from the number of modules with parameters."""
+        if scene.compiled is not None:
+            return scene.compiled.loads_s
         if candidate.option(STEP):
             return sum(_guess(scene, each) for each in scene.roots.modules) + step_seconds(scene)
         root: nn.Module = scene.at(candidate.site)
@@ -400,7 +409,19 @@ def _guess(scene: Scene, module: nn.Module) -> float:
         size = PER_CALL_S * _calls_of(scene, module)
     else:
         size = PER_MODULE_S * sum(bool(m._parameters) for m in module.modules())
+        size = max(size, PER_UNROLLED_CALL_S * _calls_in(scene, module))
     return (LEAST_S + size) * (BACKWARD if scene.backward else 1.0)
+
+
+def _calls_in(scene: Scene, root: nn.Module) -> float:
+    """How many of torch's functions a call of an outermost module makes: its share, by time, of all in modules; 0 for
+    what is none."""
+    timeline, took = getattr(scene.forecaster, "timeline", None), scene.roots.seconds.get(id(root), 0.0)
+    if timeline is None or not took:
+        return 0.0
+    inside = sum(bool(call.place.path) and not call.backward for call in timeline.calls)
+    share = took / sum(scene.roots.seconds.values())
+    return share * inside / max(1, scene.roots.calls.get(id(root), 1))
 
 
 def _calls_of(scene: Scene, function: Function) -> float:

@@ -22,9 +22,10 @@ from kernelworks.diagnose.sites.modules import Roots, Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
 from kernelworks.measure.clock.noise import sample_windows
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.profile.budget import Budget
 
-__all__ = ["ModuleRace", "draws", "race", "race_promise", "run_s", "share_saved"]
+__all__ = ["ModuleRace", "call_once", "draws", "race", "race_promise", "run_s", "share_saved"]
 
 ROUNDS = 25  # at the most, of one sample; each in both states, counting those without disturbance
 ENOUGH_S, PATIENCE_S, WINDOW_S = 0.5, 2.0, 0.05  # for one sample; if it is loud; the unit that is thrown away
@@ -126,6 +127,15 @@ def race(
     return ModuleRace(before, after, first)
 
 
+def call_once(
+    roots: Roots, changed: AbstractContextManager[Any], with_sync: Callable[[Callable[[], Any]], Callable[[], Any]],
+    *, backward: bool,
+) -> None:  # fmt: skip
+    """Every kept call once, changed: what a race calls first, for which a compiler compiles."""
+    for sample in roots.samples:
+        _seconds(_step if backward else _call, sample, State(sample.module), changed, with_sync)
+
+
 def _nothing() -> None:
     pass
 
@@ -135,10 +145,11 @@ def _race_sample(
 ) -> tuple[float, float, float]:
     """Seconds as it is, changed, and of the first call when it is changed."""
     step, first = _step if backward else _call, 0.0
-    for _ in range(FIRST):
-        ask()
-        last = _seconds(step, sample, state, variants[1], with_sync)
-        first += last
+    with untimed_section():
+        for _ in range(FIRST):
+            ask()
+            last = _seconds(step, sample, state, variants[1], with_sync)
+            first += last
     took = _seconds(step, sample, state, variants[0], with_sync)
     in_a_row, enough_s = min(MOST_IN_A_ROW, math.ceil(LONG_S / max(took, last))), max(ENOUGH_S, FEW * 2 * took)
     turns = itertools.count()

@@ -37,6 +37,10 @@ HEADERS = tuple(
         "atomics.hpp",
         "hooks.hpp",
         "printing.hpp",
+        "intrinsics.hpp",
+        "cooperative_groups.hpp",
+        "host_runtime.hpp",
+        "textures.hpp",
     )
 )
 RUNTIME_FLAGS = ("-std=gnu++20", "-O2", "-fno-exceptions", "-rdynamic", "-fPIE", "-pie")

@@ -15,6 +15,8 @@
 #define __constant__
 #define __managed__
 #define __launch_bounds__(...)
+#define __noinline__ __attribute__((noinline))
+#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 
@@ -404,3 +406,8 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, kw_size bytes, cudaStrea
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <class F> cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int) { return cudaSuccess; }
+
+#include "intrinsics.hpp"
+#include "cooperative_groups.hpp"
+#include "host_runtime.hpp"
+#include "textures.hpp"

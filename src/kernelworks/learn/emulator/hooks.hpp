@@ -92,11 +92,43 @@ void* kw_dynamic_shared(const char* name, int) {
 
 void kw_launch(emulator::uint3_ grid, emulator::uint3_ block, unsigned long shared, void (*body)(void*), void* closure,
                unsigned long bytes, int line) {
+    if (emulator::gpu.self) {
+        emulator::Fault fault;
+        fault.kind = "nested_launch";
+        fault.second = emulator::place_of(*emulator::gpu.self, 0, emulator::NONE);
+        fault.second.line = line;
+        emulator::report(fault);
+        emulator::stop_order();
+    }
     emulator::launch(grid, block, shared, body, closure, bytes, line);
 }
 
 void* kw_allocate(unsigned long bytes) {
     return reinterpret_cast<void*>(emulator::memory.add(emulator::ALLOCATED, bytes, 4, emulator::GLOBAL)->base);
+}
+void* kw_allocate_shared(unsigned long bytes) {
+    emulator::Array* a = emulator::memory.add(emulator::ALLOCATED, bytes, 4, emulator::GLOBAL);
+    a->managed = true;
+    return reinterpret_cast<void*>(a->base);
+}
+// Goes on by one at each look: there is no time here.
+long long kw_clock() noexcept {
+    static long long looks = 0;
+    return ++looks;
+}
+// Behind assert().
+[[noreturn]] void __assert_fail(const char* text, const char*, unsigned line, const char*) noexcept {
+    using namespace emulator;
+    if (!gpu.self) {
+        std::fprintf(stderr, "assert(%s) fails in host code\n", text);
+        std::abort();
+    }
+    Fault fault;
+    fault.kind = "assertion";
+    fault.second = place_of(*gpu.self, 0, NONE);
+    fault.second.line = int(line);
+    report(fault);
+    stop_order();
 }
 void kw_free(void* p) {
     emulator::Array* a = emulator::memory.beside(u_int64_t(p));

@@ -51,6 +51,7 @@ struct Array {
     bool initialised = false;  // before the launch
     bool constant = false;     // an input: nobody writes there
     bool freed = false;
+    bool managed = false;  // host code uses it too
     u32 granule = 4;  // bytes of one cell; 1 once a smaller or a crooked access was seen
     u32 used_by = 0;  // of a shared array: the launch that used it last
     std::vector<Cell> cells;

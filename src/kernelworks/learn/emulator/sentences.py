@@ -12,7 +12,8 @@ __all__ = ["fault_sentence", "ordered_faults"]
 # What explains the rest comes first.
 ORDER = (
     "block_size", "grid_size", "static_shared", "shared_size", "wild", "host_access", "freed", "out_of_bounds", "index",
-    "misaligned", "writes_input", "stack_overflow", "crash", "missing_thread", "two_barriers", "warp_divergence",
+    "misaligned", "writes_input", "stack_overflow", "crash", "assertion", "nested_launch",
+    "missing_thread", "two_barriers", "warp_divergence",
     "not_in_mask", "absent_lane", "race", "unwritten_atomic", "unwritten", "endless",
 )  # fmt: skip
 VERBS = {0: "is", 1: "reads", 2: "writes", 3: "updates (atomically)"}
@@ -203,6 +204,8 @@ def fault_sentence(fault: Fault, text: str = "") -> str:
         return _end(fault)
     who = _who(fault.second, fault, True)
     return {
+        "assertion": f"the assert in line {line} fails ({who})",
+        "nested_launch": f"line {line} launches a kernel from a kernel ({who}): not emulated, the host launches",
         "index": f"line {line} uses index {fault.index} of an array of type {fault.array.strip(chr(39))} ({who})",
         "misaligned": f"line {line} {access} {fault.bytes} bytes at once at {_element(fault)} ({who}): such an "
         "address must "

@@ -155,12 +155,21 @@ inline void check_foreign(u64 address, u32 bytes, Fibre& f, u32 at, AccessKind k
 
 inline void yield_sometimes(Fibre&);
 
+// Host code writes managed memory between launches.
+inline void note_host_write(Array& a, u64 address, u32 bytes) {
+    if (address < a.base || address + bytes > a.base + a.bytes) return;
+    u64 offset = address - a.base;
+    if (a.granule > 1 && (offset | bytes) % a.granule) a.split();
+    for (u64 o = offset; o < offset + bytes; o += a.granule) a.cells[o / a.granule].written = 1;
+}
+
 inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, bool must_align) {
     Fibre* f = gpu.self;
     u64 address = u64(pointer);
     if (!f) {
         Array* a = memory.beside(address);
-        if (a) {
+        if (a && a->managed && !a->freed && kind == WRITE) note_host_write(*a, address, bytes);
+        if (a && (!a->managed || a->freed)) {
             Fault fault = fault_at("host_access", *a, address, bytes);
             fault.second.site = site(counter);
             fault.second.kind = kind;

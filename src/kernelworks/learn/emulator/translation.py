@@ -21,17 +21,30 @@ TEXT_TO_SKIP = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)'|^[ \t]*\#(?:[^\n\\]|\\.)*""", re.S | re.M
 )
 HEADER = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda\w*|device_launch_parameters|vector_types|math_constants)\.h[>\"]", re.M
-)
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda\w*|device_launch_parameters|vector_types|math_constants"
+    r"|cooperative_groups(?:/reduce|/scan)?)\.h[>\"]", re.M,
+)  # fmt: skip
+LIBRARY = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:thrust|cub|cuda)/[\w./]+"
+    r"|(?:cu(?:rand|blas|fft|sparse|solver|dnn)|mma|nccl)\w*\.h|cooperative_groups/memcpy_async\.h)[>\"]", re.M,
+)  # fmt: skip
 # Names that the C library has too, for something else.
 INTRINSIC = re.compile(r"\b__(expf|exp10f|logf|log2f|log10f|sinf|cosf|tanf|powf)\s*\(")
 NOT_EMULATED = {
     r"\basm\b": "PTX in asm() is not emulated",
-    r"\bcooperative_groups\b": "cooperative groups are not emulated: use __syncthreads, __syncwarp and shuffles",
+    r"\b(this_grid|grid_group|this_cluster|cluster_group)\b": "groups of several blocks are not emulated: a block's "
+    "threads and tiles of a warp are",
+    r"\b(coalesced_threads|coalesced_group|labeled_partition|binary_partition)\b": "groups of whichever threads come "
+    "along are not emulated: tiled_partition<32> is",
     r"\b(nvcuda|wmma)\b": "tensor cores are not emulated",
     r"\bcuda::(barrier|pipeline|memcpy_async)\b": "cuda::barrier and copies in the background are not emulated",
     r"\bcudaLaunch(Kernel|CooperativeKernel)\b": "cudaLaunchKernel is not emulated: write kernel<<<grid, block>>>(...)",
-    r"\btexture\s*<": "textures are not emulated",
+    r"\btexture\s*<": "texture references are not emulated (CUDA 12 has none): texture objects are",
+    r"\b(surf[123]D\w*|cudaSurfaceObject_t)\b": "surfaces are not emulated",
+    r"\b(tex3D|texCubemap|tex[12]DLayered|tex2Dgather|tex[123]DLod|tex[123]DGrad|cudaMalloc3DArray)\w*\b": "of "
+    "textures those of one and two dimensions are emulated, without layers and levels",
+    r"\bcuda(Graph\w+|StreamBeginCapture\w*)\b": "CUDA graphs are not emulated: launch one kernel after the other",
+    r"\bcuda(IpcGet\w+|DeviceEnablePeerAccess|MemcpyPeer\w*)\b": "one GPU is emulated, in one process",
 }  # fmt: skip
 DECLARATOR = re.compile(r"^(?P<name>[A-Za-z_]\w*)\s*(?P<dimensions>(?:\[.*\])?)\s*$", re.S)
 FIRST = re.compile(r"^(?P<type>.*[\s*&>])(?P<rest>[A-Za-z_]\w*\s*(?:\[.*\])?\s*)$", re.S)
@@ -176,8 +189,11 @@ def translate(text: str, host: str = "") -> str:
         match = re.search(pattern, code)
         if match:
             raise NotTranslated(_line(text, match.start()), why)
-    if re.search(r"^[ \t]*#[ \t]*include[ \t]*<cooperative_groups", text, re.M):
-        raise NotTranslated(1, NOT_EMULATED[r"\bcooperative_groups\b"])
+    library = LIBRARY.search(text)
+    if library:
+        raise NotTranslated(
+            _line(text, library.start()), f"{library[1]} is not here: the emulator has CUDA's own words"
+        )
     for position, why in refusals(code, text, host):
         line = _line(text, position)
         raise NotTranslated(line, why, text.splitlines()[line - 1].strip())

@@ -44,6 +44,7 @@ from torch import Tensor
 from kernelworks.build import cache, sharing
 from kernelworks.dispatch.tuning_records import MARGIN, RaceResult
 from kernelworks.measure.clock import noise as quiet
+from kernelworks.measure.clock.work_beside import timed_section
 
 __all__ = ["FAR_RATIO", "Duel", "OverTime", "check_time", "clock", "duel", "fastest_variant"]
 
@@ -113,6 +114,7 @@ def clock() -> float:
     return time.perf_counter() - cache.built_s()
 
 
+@timed_section()
 def duel(ours: Call, torchs: Call, wait: Call | None = None, *, alike: bool = True, until: float = math.inf) -> Duel:
     """Races the two variants. ``wait``, if calls only queue their work, returns when that is done; ``alike`` says
     that noise hits both variants alike. Raises OverTime if nothing is known ``until`` then, by ``clock``."""

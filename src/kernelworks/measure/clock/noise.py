@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from kernelworks.measure.clock.work_beside import timed_section
+
 __all__ = [
     "LIMIT",
     "MOST_KEPT",
@@ -178,6 +180,7 @@ class SampledWindows(Generic[T]):
         return sorted(self.noises, key=lambda n: (n.kept_share, n.share))[len(self.noises) // 2]
 
 
+@timed_section()
 def sample_windows(
     sample: Callable[[], T],
     wanted: int,

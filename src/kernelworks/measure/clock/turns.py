@@ -2,6 +2,9 @@
 
 The lock is a file in the cache folder (``flock``): the system frees it when its holder ends, however it ends. A process
 that a holder has started does not wait for it, nor does one of several ranks of a program, which wait for each other.
+
+Processes that CUDA_VISIBLE_DEVICES gives other GPUs measure side by side: each shares the machine's lock with them and
+has its GPUs' own one alone. Whoever may use every device has the machine alone.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ __all__ = ["measuring_alone"]
 Say = Callable[[str], None]
 MOST_S = 300.0  # then both go on at once; noise is measured and said anyway
 POLL_S = 0.2
+MACHINE = "measuring"
 
 _depth = 0  # of this process's own measurements inside each other
 _held: list[IO[str]] = []
@@ -31,26 +36,39 @@ _held: list[IO[str]] = []
 def measuring_alone(say: Say, notice: Say | None = None, most_s: float = MOST_S) -> Iterator[None]:
     """Waits until no other process of this user's measures. ``say`` is told of it again and again, ``notice`` once."""
     global _depth
-    file = None if _depth or environment.world_size() > 1 else _open()
-    if file is not None and not _wait(file, say, notice or say, most_s):
-        file.close()
-        file = None
+    begin, files = time.monotonic(), list[IO[str]]()
+    for name, how in [] if _depth or environment.world_size() > 1 else _locks():
+        file = _open(name)
+        if file is not None and not _wait(file, how, say, notice or say, most_s - (time.monotonic() - begin)):
+            file.close()
+            break
+        if file is not None:
+            files.append(file)
     _depth += 1
-    if file is not None:
-        _held.append(file)
+    _held.extend(files)
     try:
         yield
     finally:
         _depth -= 1
-        if file is not None:
+        for file in reversed(files):
             _held.remove(file)
             with contextlib.suppress(OSError):
-                file.truncate(0)
+                if Path(file.name).name != MACHINE or len(files) == 1:
+                    file.truncate(0)
             file.close()
 
 
-def _open() -> IO[str] | None:
-    path = environment.cache_dir("locks") / "measuring"
+def _locks() -> list[tuple[str, int]]:
+    """The files to lock, and how. Two lists of GPUs that overlap are taken for different ones: who sets both by hand
+    knows of it."""
+    gpus = re.sub(r"[^\w-]+", "-", environment.variables().get("CUDA_VISIBLE_DEVICES", "")).strip("-")
+    if not gpus:
+        return [(MACHINE, fcntl.LOCK_EX)]
+    return [(MACHINE, fcntl.LOCK_SH), (f"{MACHINE}-{gpus[:100]}", fcntl.LOCK_EX)]
+
+
+def _open(name: str) -> IO[str] | None:
+    path = environment.cache_dir("locks") / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "a+", encoding="utf-8")
@@ -58,19 +76,20 @@ def _open() -> IO[str] | None:
         return None
 
 
-def _wait(file: IO[str], say: Say, notice: Say, most_s: float) -> bool:
+def _wait(file: IO[str], how: int, say: Say, notice: Say, most_s: float) -> bool:
     """Whether the lock is ours now. False if it is not to be waited for, or not any longer."""
     begin, told = time.monotonic(), False
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, how | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
                 return False  # a file system without locks
         else:
-            file.truncate(0)
-            file.write(f"{os.getpid()} {time.time()}")
-            file.flush()
+            if how == fcntl.LOCK_EX:  # several that share a lock do not overwrite each other's names
+                file.truncate(0)
+                file.write(f"{os.getpid()} {time.time()}")
+                file.flush()
             return True
         holder, since = _holder(file)
         if holder in _ancestors():
@@ -84,13 +103,14 @@ def _wait(file: IO[str], say: Say, notice: Say, most_s: float) -> bool:
 
 
 def _holder(file: IO[str]) -> tuple[int, float]:
-    """The process that holds the lock, and for how many seconds; 0 if it has not said so yet."""
-    try:
-        file.seek(0)
-        pid, begun = file.read().split()
-        return int(pid), max(0.0, time.time() - float(begun))
-    except (OSError, ValueError):
-        return 0, 0.0
+    """The process that holds the lock, or one of those that share it, and for how many seconds; 0 if none has said so
+    yet."""
+    path = Path(file.name)
+    for place in (path, *(sorted(path.parent.glob(f"{MACHINE}-*")) if path.name == MACHINE else ())):
+        with contextlib.suppress(OSError, ValueError):
+            pid, begun = place.read_text(encoding="utf-8").split()
+            return int(pid), max(0.0, time.time() - float(begun))
+    return 0, 0.0
 
 
 def _ancestors() -> set[int]:

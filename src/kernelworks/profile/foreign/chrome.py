@@ -29,6 +29,7 @@ __all__ = ["read_chrome_trace"]
 CHUNK = 1 << 18  # characters
 MOST_VALUE = 32 << 20  # characters of one event, or of one field of the head
 MOST_CHARACTERS = 64 << 30  # of a whole file, unpacked
+MOST_PATH = 1000  # characters
 STRAY = 64  # characters at the end of what was read, in which an error may only be the missing rest
 STEP_NAME = "ProfilerStep#"
 SPACE = " \t\r\n"
@@ -41,6 +42,8 @@ KINDS = {
     "memset": FILL, "user_annotation": ANNOTATION, "python_function": PYTHON,
 }  # fmt: skip
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+LAUNCH = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %")
+WRITTEN_KERNEL = ("kernel_file", "kernel_backend")  # of one that a compiler wrote
 OLD_ARGUMENTS = {"Input dims": "Input Dims", "Input dtypes": "Input type"}
 VERSIONS = ("schemaVersion", "cuda_runtime_version", "cuda_driver_version", "cupti_version", "roctracer_version")
 
@@ -175,12 +178,21 @@ def _head(table: EventTable, name: str, value: Any) -> None:
     if name == "deviceProperties" and isinstance(value, list):
         named = [one.get("name") for one in value if isinstance(one, dict)]
         table.devices = tuple(str(one)[:100] for one in named[:64] if one)
+        table.capability, table.multiprocessors = _device_figures(value)
     elif name in VERSIONS and isinstance(value, (int, str)) and not isinstance(value, bool):
         table.versions[name] = str(value)[:40]
     elif name == "distributedInfo" and isinstance(value, dict):
         rank, world = value.get("rank"), value.get("world_size")
         if isinstance(rank, int) and isinstance(world, int) and world > 1:
             table.remarks.append(f"it is rank {rank} of {world}: the other ranks are not in it")
+
+
+def _device_figures(devices: list[Any]) -> tuple[tuple[int, int], int]:
+    """Compute capability and number of multiprocessors of the first device; zeros where the trace does not say."""
+    first = devices[0] if devices and isinstance(devices[0], dict) else {}
+    figures = [first.get(key) for key in ("computeMajor", "computeMinor", "numSms")]
+    major, minor, many = (one if isinstance(one, int) and 0 <= one < 10_000 else 0 for one in figures)
+    return (major, minor), many
 
 
 def _add(table: EventTable, event: Any) -> None:
@@ -202,6 +214,9 @@ def _add(table: EventTable, event: Any) -> None:
         held = {OLD_ARGUMENTS.get(key, key): value for key, value in arguments.items()}
         detail = {key: held[key] for key in ARGUMENTS if isinstance(held.get(key), list)}
         table.has_shapes = table.has_shapes or "Input Dims" in detail
+        detail |= {key: held[key][:MOST_PATH] for key in WRITTEN_KERNEL if isinstance(held.get(key), str)}
+    if kind == KERNEL:
+        detail = {key: arguments[key] for key in LAUNCH if isinstance(arguments.get(key), (int, float, list))}
     lane = f"{event.get('pid')}/{event.get('tid')}"
     if kind in (KERNEL, COPY, FILL):
         lane = f"device {arguments.get('device', event.get('pid'))} stream {arguments.get('stream', event.get('tid'))}"

@@ -65,8 +65,10 @@ class EventTable:
 
     names: Names = field(default_factory=Names)
     lanes: Names = field(default_factory=Names)
-    details: list[Any] = field(default_factory=list)  # arguments of ops
+    details: list[Any] = field(default_factory=list)  # arguments of ops, launches of kernels
     devices: tuple[str, ...] = ()
+    capability: tuple[int, int] = (0, 0)  # of the first device; 0 where the trace does not say
+    multiprocessors: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)  # what a reader must know of the file itself
     skipped: int = 0

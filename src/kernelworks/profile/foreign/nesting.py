@@ -20,6 +20,7 @@ MODULE = "nn.Module: "
 # Frames of these are the machinery, not the program.
 MACHINERY = re.compile(
     r"(^|/)(torch|torchvision|site-packages|dist-packages|lib/python3[.\d]*)/|^<|^runpy\.py|^threading\.py"
+    r"|(^|/)kernelworks/(build|compile|contract|dispatch|fuse|nn|ops|templates|tile)/"
 )
 
 

@@ -13,7 +13,7 @@ from kernelworks.profile.cost.calls import ARGUMENT_ERRORS, work
 from kernelworks.profile.foreign.events import OP, Events
 from kernelworks.profile.trace import DTYPES
 
-__all__ = ["shapes_text", "work_of"]
+__all__ = ["call_of", "shapes_text", "work_of"]
 
 MOST_CHILDREN = 2000
 MOST_SIZE = 1 << 48  # elements: a tensor of more is none
@@ -23,7 +23,7 @@ MOST_SHOWN = 3  # arguments
 def work_of(events: Events, index: int) -> Work | None:
     """The least that the op must do; None if its shapes are missing or make no sense, or no formula is known."""
     try:
-        found = work(_call(events, index))
+        found = work(call_of(events, index))
     except (*ARGUMENT_ERRORS, RuntimeError, OverflowError, ZeroDivisionError, AssertionError):
         return None
     if found is None:
@@ -32,7 +32,7 @@ def work_of(events: Events, index: int) -> Work | None:
     return found if all(np.isfinite(figure) and figure >= 0 for figure in figures) else None
 
 
-def _call(events: Events, index: int) -> Call:
+def call_of(events: Events, index: int) -> Call:
     """The op with the ops that it called, as the profiler of this process would have given it."""
     root = _one(events, index)
     stack: list[tuple[float, Call]] = [(float(events.end[index]), root)]

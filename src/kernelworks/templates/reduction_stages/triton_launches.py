@@ -12,13 +12,13 @@ from kernelworks.build.triton import Configs
 from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
 from kernelworks.contract.row_layout import Lines
 from kernelworks.templates.reduction_stages.launches import LossArguments, align_dims, flow_of, loss_call, spread_view
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, reduce_stages, write_gradients
+from kernelworks.tile.reduction_stages.line_launches import LineStages, reduce_lines, write_line_gradients
 
 __all__ = ["loss_functions", "reduction_functions"]
 
 
 def reduction_functions(
-    configs: Configs, empty: float, ahead: Mapping[str, Stages], back: Mapping[str, Stages],
+    configs: Configs, empty: float, ahead: Mapping[str, LineStages], back: Mapping[str, LineStages],
     by_number: Mapping[float, str],
 ) -> tuple[Callable[..., Tensor], Callable[..., Any]]:  # fmt: skip
     """An entry's ``forward(x, dim, keepdim, *numbers)`` and ``backward(grad, x, dim, keepdim, *numbers)``, by the names
@@ -34,7 +34,7 @@ def reduction_functions(
         if not x.numel():
             return out.fill_(empty)
         where = reduced_lines(x, dim)
-        reduce_stages(configs, ahead[variant(numbers)], (where.tensor,), where, tuple(map(float, numbers)), out)
+        reduce_lines(configs, ahead[variant(numbers)], (where.tensor,), where, tuple(map(float, numbers)), out)
         return out
 
     def backward(grad: Tensor, x: Tensor, dim: Any, keepdim: bool, *numbers: Any, out: Any = None) -> Any:
@@ -45,9 +45,8 @@ def reduction_functions(
         made = torch.empty_like(given) if out is None or turn else out
         if x.numel():
             where = reduced_lines(given, dims, ordered=True)
-            found = reduce_stages(configs, said, (where.tensor,), where, told, None) if said.stages else None
             flow = flow_of(grad, x, dim, keepdim).contiguous()
-            write_gradients(configs, said, (where.tensor,), where, told, flow, found, (made,))
+            write_line_gradients(configs, said, (where.tensor,), where, told, flow, (made,))
         if turn is None:
             return made
         return turn(made) if out is None else out.copy_(turn(made))
@@ -56,7 +55,7 @@ def reduction_functions(
 
 
 def loss_functions(
-    configs: Configs, said: LossArguments, ahead: Mapping[str, Stages], back: Mapping[str, Stages]
+    configs: Configs, said: LossArguments, ahead: Mapping[str, LineStages], back: Mapping[str, LineStages]
 ) -> tuple[Callable[..., Tensor], Callable[..., Any]]:
     """A loss's ``forward(*args)`` and ``backward(grad, *args, needs)``, by the names of its variants."""
 
@@ -67,7 +66,7 @@ def loss_functions(
         if not args[0].numel():
             return out.fill_(call.empty)
         where = Lines(call.operands[0], *call.lines)
-        reduce_stages(configs, ahead[call.variant], call.operands, where, (*call.numbers, call.divisor), out)
+        reduce_lines(configs, ahead[call.variant], call.operands, where, (*call.numbers, call.divisor), out)
         return out
 
     def backward(grad: Tensor, *rest: Any, out: Any = None) -> Any:
@@ -82,7 +81,7 @@ def loss_functions(
             )
             if out is not None:
                 wanted = made
-            write_gradients(configs, back[call.variant], call.operands, where, numbers, grad.contiguous(), None, wanted)
+            write_line_gradients(configs, back[call.variant], call.operands, where, numbers, grad.contiguous(), wanted)
         return made
 
     return forward, backward

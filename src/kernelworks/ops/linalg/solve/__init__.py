@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kern
 from kernelworks.build.sharing import choose_threads
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
-from kernelworks.dispatch.signature import Array
+from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, two_names
 from kernelworks.ops.linalg.solve.contract import (
     CONTRACT,
     SINGULAR_ERROR,
@@ -30,7 +30,14 @@ __all__ = ["OP", "as_batch", "raise_if_singular", "solve"]
 NANOSECONDS = 0.1  # about what a product of the elimination takes, and an element on its way to a lane
 
 
-def solve(A: Array, B: Array, *, out: Array | None = None, kernel: str | None = None) -> Array:
+@overload
+def solve(A: Array, B: Array, *, out: Array | None = None, kernel: str | None = None) -> Array: ...
+@overload
+def solve(A: Array, B: Array, *, left: bool, out: Array | None = None, kernel: str | None = None) -> Array: ...
+@two_names
+def solve(
+    A: Any = ABSENT, B: Any = ABSENT, *rest: Any, out: Any = None, kernel: str | None = None, **torchs: Any
+) -> Any:
     """Solves A X = B for each matrix A of a batch: ``X = A^-1 B``.
 
     Args:
@@ -49,10 +56,15 @@ def solve(A: Array, B: Array, *, out: Array | None = None, kernel: str | None = 
     Raises: torch.linalg.LinAlgError for a matrix with a pivot of 0; on a GPU a call waits for that answer, unless it is
     captured in a CUDA graph: then X is inf or NaN. TypeError, ValueError naming the argument; RuntimeError where
     ``kernel`` cannot run.
-    Source: LAPACK's gesv; torch.linalg.solve, whose ``left=False`` is ``solve(A.mT, B.mT).mT``.
+    Source: LAPACK's gesv; torch.linalg.solve, whose ``left=False`` is ``solve(A.mT, B.mT).mT`` and left to torch.
     """
-    output: Array = OP.call(A, B, out, kernel)
-    return output
+    if torchs or rest:
+        return TORCH_SIGNATURE((A, B, *rest), torchs, {}, out, kernel)
+    return OP.call(A, B, out, kernel)
+
+
+def _ours(A: Tensor, B: Tensor, *, left: bool = True) -> tuple[Any, ...] | str:
+    return (A, B) if left else "left=False multiplies from the other side"
 
 
 def as_batch(x: Tensor) -> Tensor:
@@ -145,3 +157,4 @@ OP = Op(
     mutants=MUTANTS,
     passthrough=Passthrough("function(A, B)", ("A", "B"), (), {"function": SOLVE}),
 )  # fmt: skip
+TORCH_SIGNATURE = TorchSignature(OP, SOLVE, _ours, {}, operator="linalg_solve")

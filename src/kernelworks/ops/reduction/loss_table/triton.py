@@ -5,7 +5,12 @@ import triton.language as tl
 from kernelworks.build.triton import configs, kernel
 from kernelworks.templates.reduction_stages.launches import LossArguments
 from kernelworks.templates.reduction_stages.triton_launches import loss_functions
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, log_one_more, logarithm
+from kernelworks.tile.reduction_stages.line_functions import (
+    element_exponential,
+    element_log_one_more,
+    element_logarithm,
+)
+from kernelworks.tile.reduction_stages.line_launches import LineStage, LineStages
 
 
 @kernel
@@ -41,10 +46,10 @@ mse_loss_forward, mse_loss_backward = loss_functions(
     configs(__file__),
     LossArguments(names=("x", "target", "reduction"), weights=(), flags=(), numbers=(), operands={"": ("x", "target")}),
     {
-        "": Stages(((_mse_loss_term_0, "sum", _mse_loss_finish_0),)),
+        "": LineStages((LineStage(_mse_loss_term_0, "sum", _mse_loss_finish_0, False),)),
     },
     {
-        "": Stages((), _mse_loss_back_coefficient, _mse_loss_back_element),
+        "": LineStages((), _mse_loss_back_coefficient, _mse_loss_back_element, False),
     },
 )
 
@@ -82,10 +87,10 @@ l1_loss_forward, l1_loss_backward = loss_functions(
     configs(__file__),
     LossArguments(names=("x", "target", "reduction"), weights=(), flags=(), numbers=(), operands={"": ("x", "target")}),
     {
-        "": Stages(((_l1_loss_term_0, "sum", _l1_loss_finish_0),)),
+        "": LineStages((LineStage(_l1_loss_term_0, "sum", _l1_loss_finish_0, False),)),
     },
     {
-        "": Stages((), _l1_loss_back_coefficient, _l1_loss_back_element),
+        "": LineStages((), _l1_loss_back_coefficient, _l1_loss_back_element, True),
     },
 )
 
@@ -96,7 +101,7 @@ def _smooth_l1_loss_term_0(operand, found, n, number):
     target = operand[1]
     beta = number[0]
     return tl.where(
-        tl.abs(x - target) < beta, 0.5 * (x - target) * (x - target) / beta, tl.abs(x - target) - 0.5 * beta
+        tl.abs(x - target) < beta, 0.5 * (x - target) * (x - target) * (1.0 / beta), tl.abs(x - target) - 0.5 * beta
     )
 
 
@@ -123,7 +128,7 @@ def _smooth_l1_loss_back_element(operand, found, n, coefficient, number):
             tl.where(
                 x == target,
                 0.0,
-                tl.where(x - target <= -beta, -1.0, tl.where(x - target >= beta, 1.0, (x - target) / beta)),
+                tl.where(x - target <= -beta, -1.0, tl.where(x - target >= beta, 1.0, (x - target) * (1.0 / beta))),
             )
         ),
         coefficient
@@ -132,7 +137,7 @@ def _smooth_l1_loss_back_element(operand, found, n, coefficient, number):
                 tl.where(
                     x == target,
                     0.0,
-                    tl.where(x - target <= -beta, -1.0, tl.where(x - target >= beta, 1.0, (x - target) / beta)),
+                    tl.where(x - target <= -beta, -1.0, tl.where(x - target >= beta, 1.0, (x - target) * (1.0 / beta))),
                 )
             )
         ),
@@ -149,10 +154,10 @@ smooth_l1_loss_forward, smooth_l1_loss_backward = loss_functions(
         operands={"": ("x", "target")},
     ),
     {
-        "": Stages(((_smooth_l1_loss_term_0, "sum", _smooth_l1_loss_finish_0),)),
+        "": LineStages((LineStage(_smooth_l1_loss_term_0, "sum", _smooth_l1_loss_finish_0, False),)),
     },
     {
-        "": Stages((), _smooth_l1_loss_back_coefficient, _smooth_l1_loss_back_element),
+        "": LineStages((), _smooth_l1_loss_back_coefficient, _smooth_l1_loss_back_element, False),
     },
 )
 
@@ -200,10 +205,10 @@ huber_loss_forward, huber_loss_backward = loss_functions(
         operands={"": ("x", "target")},
     ),
     {
-        "": Stages(((_huber_loss_term_0, "sum", _huber_loss_finish_0),)),
+        "": LineStages((LineStage(_huber_loss_term_0, "sum", _huber_loss_finish_0, False),)),
     },
     {
-        "": Stages((), _huber_loss_back_coefficient, _huber_loss_back_element),
+        "": LineStages((), _huber_loss_back_coefficient, _huber_loss_back_element, False),
     },
 )
 
@@ -212,7 +217,7 @@ huber_loss_forward, huber_loss_backward = loss_functions(
 def _kl_div_term_0(operand, found, n, number):
     x = operand[0]
     target = operand[1]
-    return tl.where(target == 0.0, 0.0, target * logarithm(target)) - target * x
+    return tl.where(target == 0.0, 0.0, target * element_logarithm(target)) - target * x
 
 
 @kernel
@@ -233,7 +238,7 @@ def _kl_div_back_element(operand, found, n, coefficient, number):
     target = operand[1]
     return (
         coefficient * (-target),
-        coefficient * (tl.where(target == 0.0, float("nan"), logarithm(target) + 1.0 - x)),
+        coefficient * (tl.where(target == 0.0, float("nan"), element_logarithm(target) + 1.0 - x)),
     )
 
 
@@ -241,7 +246,7 @@ def _kl_div_back_element(operand, found, n, coefficient, number):
 def _kl_div_log_target_term_0(operand, found, n, number):
     x = operand[0]
     target = operand[1]
-    return exponential(target) * (target - x)
+    return element_exponential(target) * (target - x)
 
 
 @kernel
@@ -261,8 +266,8 @@ def _kl_div_log_target_back_element(operand, found, n, coefficient, number):
     x = operand[0]
     target = operand[1]
     return (
-        coefficient * (-exponential(target)),
-        coefficient * (exponential(target) * (target - x + 1.0)),
+        coefficient * (-element_exponential(target)),
+        coefficient * (element_exponential(target) * (target - x + 1.0)),
     )
 
 
@@ -276,12 +281,12 @@ kl_div_forward, kl_div_backward = loss_functions(
         operands={"": ("x", "target"), "log_target": ("x", "target")},
     ),
     {
-        "": Stages(((_kl_div_term_0, "sum", _kl_div_finish_0),)),
-        "log_target": Stages(((_kl_div_log_target_term_0, "sum", _kl_div_log_target_finish_0),)),
+        "": LineStages((LineStage(_kl_div_term_0, "sum", _kl_div_finish_0, False),)),
+        "log_target": LineStages((LineStage(_kl_div_log_target_term_0, "sum", _kl_div_log_target_finish_0, False),)),
     },
     {
-        "": Stages((), _kl_div_back_coefficient, _kl_div_back_element),
-        "log_target": Stages((), _kl_div_log_target_back_coefficient, _kl_div_log_target_back_element),
+        "": LineStages((), _kl_div_back_coefficient, _kl_div_back_element, False),
+        "log_target": LineStages((), _kl_div_log_target_back_coefficient, _kl_div_log_target_back_element, False),
     },
 )
 
@@ -290,7 +295,7 @@ kl_div_forward, kl_div_backward = loss_functions(
 def _binary_cross_entropy_with_logits_term_0(operand, found, n, number):
     x = operand[0]
     target = operand[1]
-    return (1.0 - target) * x + (log_one_more(exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0))
+    return (1.0 - target) * x + (element_log_one_more(element_exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0))
 
 
 @kernel
@@ -310,7 +315,8 @@ def _binary_cross_entropy_with_logits_back_element(operand, found, n, coefficien
     x = operand[0]
     target = operand[1]
     return (
-        coefficient * (tl.where(x < 0.0, exponential(-tl.abs(x)), 1.0) / (1.0 + exponential(-tl.abs(x))) - target),
+        coefficient
+        * (tl.where(x < 0.0, element_exponential(-tl.abs(x)), 1.0) / (1.0 + element_exponential(-tl.abs(x))) - target),
         coefficient * (-x),
     )
 
@@ -323,7 +329,8 @@ def _binary_cross_entropy_with_logits_weighted_term_0(operand, found, n, number)
     pos_weight = operand[3]
     return weight * (
         (1.0 - target) * x
-        + (1.0 + (pos_weight - 1.0) * target) * (log_one_more(exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0))
+        + (1.0 + (pos_weight - 1.0) * target)
+        * (element_log_one_more(element_exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0))
     )
 
 
@@ -353,11 +360,18 @@ def _binary_cross_entropy_with_logits_weighted_back_element(operand, found, n, c
                 1.0
                 - target
                 - (1.0 + (pos_weight - 1.0) * target)
-                * (tl.where(x < 0.0, 1.0, exponential(-tl.abs(x))) / (1.0 + exponential(-tl.abs(x))))
+                * (tl.where(x < 0.0, 1.0, element_exponential(-tl.abs(x))) / (1.0 + element_exponential(-tl.abs(x))))
             )
         ),
         coefficient
-        * (weight * ((pos_weight - 1.0) * (log_one_more(exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0)) - x)),
+        * (
+            weight
+            * (
+                (pos_weight - 1.0)
+                * (element_log_one_more(element_exponential(-tl.abs(x))) + tl.where(x < 0.0, -x, 0.0))
+                - x
+            )
+        ),
     )
 
 
@@ -371,25 +385,36 @@ binary_cross_entropy_with_logits_forward, binary_cross_entropy_with_logits_backw
         operands={"": ("x", "target"), "weighted": ("x", "target", "weight", "pos_weight")},
     ),
     {
-        "": Stages(((_binary_cross_entropy_with_logits_term_0, "sum", _binary_cross_entropy_with_logits_finish_0),)),
-        "weighted": Stages(
+        "": LineStages(
             (
-                (
+                LineStage(
+                    _binary_cross_entropy_with_logits_term_0, "sum", _binary_cross_entropy_with_logits_finish_0, False
+                ),
+            )
+        ),
+        "weighted": LineStages(
+            (
+                LineStage(
                     _binary_cross_entropy_with_logits_weighted_term_0,
                     "sum",
                     _binary_cross_entropy_with_logits_weighted_finish_0,
+                    False,
                 ),
             )
         ),
     },
     {
-        "": Stages(
-            (), _binary_cross_entropy_with_logits_back_coefficient, _binary_cross_entropy_with_logits_back_element
+        "": LineStages(
+            (),
+            _binary_cross_entropy_with_logits_back_coefficient,
+            _binary_cross_entropy_with_logits_back_element,
+            False,
         ),
-        "weighted": Stages(
+        "weighted": LineStages(
             (),
             _binary_cross_entropy_with_logits_weighted_back_coefficient,
             _binary_cross_entropy_with_logits_weighted_back_element,
+            False,
         ),
     },
 )
@@ -436,9 +461,9 @@ hinge_embedding_loss_forward, hinge_embedding_loss_backward = loss_functions(
         operands={"": ("x", "target")},
     ),
     {
-        "": Stages(((_hinge_embedding_loss_term_0, "sum", _hinge_embedding_loss_finish_0),)),
+        "": LineStages((LineStage(_hinge_embedding_loss_term_0, "sum", _hinge_embedding_loss_finish_0, False),)),
     },
     {
-        "": Stages((), _hinge_embedding_loss_back_coefficient, _hinge_embedding_loss_back_element),
+        "": LineStages((), _hinge_embedding_loss_back_coefficient, _hinge_embedding_loss_back_element, True),
     },
 )

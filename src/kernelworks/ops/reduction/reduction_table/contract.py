@@ -283,7 +283,9 @@ ENTRIES = (
         name="logsumexp",
         function=torch.logsumexp,
         call="function(x, tuple(range(x.dim())) if dim is None else dim, keepdim)",
-        operator=lambda x, dim, keepdim: aten("logsumexp", x, _as_tuple(dim), keepdim),
+        operator=lambda x, dim, keepdim: (  # torch's operator of no dimension mistakes the shape
+            aten("logsumexp", x, _as_tuple(dim), keepdim) if _as_tuple(dim) else None
+        ),
         formula="output = log(sum over dim of e^x)",
         source="Blanchard, Higham and Higham, Accurately Computing the Log-Sum-Exp, IMA J. Numer. Anal. 41(4), 2021",
         describe="The logarithm of the sum of exponentials along dimensions.",

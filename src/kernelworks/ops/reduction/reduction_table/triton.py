@@ -4,7 +4,11 @@ import triton.language as tl
 
 from kernelworks.build.triton import configs, kernel
 from kernelworks.templates.reduction_stages.triton_launches import reduction_functions
-from kernelworks.tile.reduction_stages.stage_reduction import Stages, exponential, logarithm, root
+from kernelworks.tile.reduction_stages.line_functions import (
+    element_exponential,
+)
+from kernelworks.tile.reduction_stages.line_launches import LineStage, LineStages
+from kernelworks.tile.reduction_stages.stage_reduction import logarithm, root
 
 
 @kernel
@@ -58,16 +62,17 @@ amax_forward, amax_backward = reduction_functions(
     configs(__file__),
     float("0.0"),
     {
-        "": Stages(((_amax_term_0, "max", _amax_finish_0),)),
+        "": LineStages((LineStage(_amax_term_0, "max", _amax_finish_0, True),)),
     },
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_amax_back_term_0, "max", _amax_back_finish_0),
-                (_amax_back_term_1, "sum", _amax_back_finish_1),
+                LineStage(_amax_back_term_0, "max", _amax_back_finish_0, True),
+                LineStage(_amax_back_term_1, "sum", _amax_back_finish_1, True),
             ),
             _amax_back_coefficient,
             _amax_back_element,
+            True,
         ),
     },
     {},
@@ -125,16 +130,17 @@ amin_forward, amin_backward = reduction_functions(
     configs(__file__),
     float("0.0"),
     {
-        "": Stages(((_amin_term_0, "min", _amin_finish_0),)),
+        "": LineStages((LineStage(_amin_term_0, "min", _amin_finish_0, True),)),
     },
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_amin_back_term_0, "min", _amin_back_finish_0),
-                (_amin_back_term_1, "sum", _amin_back_finish_1),
+                LineStage(_amin_back_term_0, "min", _amin_back_finish_0, True),
+                LineStage(_amin_back_term_1, "sum", _amin_back_finish_1, True),
             ),
             _amin_back_coefficient,
             _amin_back_element,
+            True,
         ),
     },
     {},
@@ -156,7 +162,7 @@ mean_forward, mean_backward = reduction_functions(
     configs(__file__),
     float("nan"),
     {
-        "": Stages(((_mean_term_0, "sum", _mean_finish_0),)),
+        "": LineStages((LineStage(_mean_term_0, "sum", _mean_finish_0, False),)),
     },
     {},
     {},
@@ -215,15 +221,20 @@ var_forward, var_backward = reduction_functions(
     configs(__file__),
     float("nan"),
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_var_term_0, "sum", _var_finish_0),
-                (_var_term_1, "sum", _var_finish_1),
+                LineStage(_var_term_0, "sum", _var_finish_0, False),
+                LineStage(_var_term_1, "sum", _var_finish_1, False),
             )
         ),
     },
     {
-        "": Stages(((_var_back_term_0, "sum", _var_back_finish_0),), _var_back_coefficient, _var_back_element),
+        "": LineStages(
+            (LineStage(_var_back_term_0, "sum", _var_back_finish_0, False),),
+            _var_back_coefficient,
+            _var_back_element,
+            False,
+        ),
     },
     {},
 )
@@ -295,21 +306,22 @@ std_forward, std_backward = reduction_functions(
     configs(__file__),
     float("nan"),
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_std_term_0, "sum", _std_finish_0),
-                (_std_term_1, "sum", _std_finish_1),
+                LineStage(_std_term_0, "sum", _std_finish_0, False),
+                LineStage(_std_term_1, "sum", _std_finish_1, False),
             )
         ),
     },
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_std_back_term_0, "sum", _std_back_finish_0),
-                (_std_back_term_1, "sum", _std_back_finish_1),
+                LineStage(_std_back_term_0, "sum", _std_back_finish_0, False),
+                LineStage(_std_back_term_1, "sum", _std_back_finish_1, False),
             ),
             _std_back_coefficient,
             _std_back_element,
+            False,
         ),
     },
     {},
@@ -331,7 +343,7 @@ def _logsumexp_finish_0(s, found, n, number):
 def _logsumexp_term_1(operand, found, n, number):
     x = operand[0]
     top = found[0]
-    return exponential(x - top)
+    return element_exponential(x - top)
 
 
 @kernel
@@ -355,7 +367,7 @@ def _logsumexp_back_finish_0(s, found, n, number):
 def _logsumexp_back_term_1(operand, found, n, number):
     x = operand[0]
     top = found[0]
-    return exponential(x - top)
+    return element_exponential(x - top)
 
 
 @kernel
@@ -373,28 +385,29 @@ def _logsumexp_back_coefficient(grad, found, n, number):
 def _logsumexp_back_element(operand, found, n, coefficient, number):
     x = operand[0]
     top = found[0]
-    return (coefficient * exponential(x - top),)
+    return (coefficient * element_exponential(x - top),)
 
 
 logsumexp_forward, logsumexp_backward = reduction_functions(
     configs(__file__),
     float("-inf"),
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_logsumexp_term_0, "max", _logsumexp_finish_0),
-                (_logsumexp_term_1, "sum", _logsumexp_finish_1),
+                LineStage(_logsumexp_term_0, "max", _logsumexp_finish_0, True),
+                LineStage(_logsumexp_term_1, "sum", _logsumexp_finish_1, False),
             )
         ),
     },
     {
-        "": Stages(
+        "": LineStages(
             (
-                (_logsumexp_back_term_0, "max", _logsumexp_back_finish_0),
-                (_logsumexp_back_term_1, "sum", _logsumexp_back_finish_1),
+                LineStage(_logsumexp_back_term_0, "max", _logsumexp_back_finish_0, True),
+                LineStage(_logsumexp_back_term_1, "sum", _logsumexp_back_finish_1, False),
             ),
             _logsumexp_back_coefficient,
             _logsumexp_back_element,
+            False,
         ),
     },
     {},
@@ -508,24 +521,26 @@ norm_forward, norm_backward = reduction_functions(
     configs(__file__),
     float("0.0"),
     {
-        "one": Stages(((_norm_one_term_0, "sum", _norm_one_finish_0),)),
-        "two": Stages(((_norm_two_term_0, "sum", _norm_two_finish_0),)),
-        "inf": Stages(((_norm_inf_term_0, "max", _norm_inf_finish_0),)),
+        "one": LineStages((LineStage(_norm_one_term_0, "sum", _norm_one_finish_0, False),)),
+        "two": LineStages((LineStage(_norm_two_term_0, "sum", _norm_two_finish_0, False),)),
+        "inf": LineStages((LineStage(_norm_inf_term_0, "max", _norm_inf_finish_0, True),)),
     },
     {
-        "one": Stages((), _norm_one_back_coefficient, _norm_one_back_element),
-        "two": Stages(
-            ((_norm_two_back_term_0, "sum", _norm_two_back_finish_0),),
+        "one": LineStages((), _norm_one_back_coefficient, _norm_one_back_element, True),
+        "two": LineStages(
+            (LineStage(_norm_two_back_term_0, "sum", _norm_two_back_finish_0, False),),
             _norm_two_back_coefficient,
             _norm_two_back_element,
+            False,
         ),
-        "inf": Stages(
+        "inf": LineStages(
             (
-                (_norm_inf_back_term_0, "max", _norm_inf_back_finish_0),
-                (_norm_inf_back_term_1, "sum", _norm_inf_back_finish_1),
+                LineStage(_norm_inf_back_term_0, "max", _norm_inf_back_finish_0, True),
+                LineStage(_norm_inf_back_term_1, "sum", _norm_inf_back_finish_1, True),
             ),
             _norm_inf_back_coefficient,
             _norm_inf_back_element,
+            True,
         ),
     },
     {float("1.0"): "one", float("2.0"): "two", float("inf"): "inf"},

@@ -1,0 +1,74 @@
+"""What inductor chooses by times as it compiles: they are taken while nothing works beside, or not at all.
+
+Of a Triton kernel it compiles several configurations and times them at the kernel's first call; with tuned kernels it
+times templates of products too. It keeps what it chose on disk. A choice among times that others disturbed would stay
+for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kernelworks.measure.clock.work_beside import timed_section
+
+__all__ = ["choosing_nothing", "choosing_undisturbed"]
+
+
+@contextlib.contextmanager
+def choosing_undisturbed() -> Iterator[None]:
+    """Within, inductor's own benchmarks count as timed."""
+    from torch._inductor.runtime.triton_heuristics import (
+        CachingAutotuner,  # takes seconds: only if something is compiled
+    )
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    def alone(was: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(was)
+        def benchmark(*args: Any, **kwargs: Any) -> Any:
+            with timed_section():
+                return was(*args, **kwargs)
+
+        return benchmark
+
+    with (
+        _replaced(CachingAutotuner, "autotune_to_one_config", alone),
+        _replaced(AlgorithmSelectorCache, "benchmark", alone),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def choosing_nothing() -> Iterator[None]:
+    """Within, the first configuration of a kernel is called, without a benchmark, and no choice is kept: for a process
+    that compiles beside others."""
+    from torch._inductor.runtime.autotune_cache import AutotuneCache
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    def first(was: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda tuner, *args, **kwargs: {each: float(n) for n, each in enumerate(tuner.launchers)}
+
+    def nothing(was: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: None
+
+    with (
+        _replaced(CachingAutotuner, "benchmark_all_configs", first),
+        _replaced(AutotuneCache, "save", nothing),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(kind: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """A method, as it is named in the versions of torch that have it."""
+    was = kind.__dict__.get(name)
+    if was is None:
+        yield
+        return
+    setattr(kind, name, make(was))
+    try:
+        yield
+    finally:
+        setattr(kind, name, was)

@@ -1,0 +1,97 @@
+"""All that some processes have started, halted, let go on and ended together.
+
+A process belongs to a tree if its parent does, or if it has the tree's mark in its environment: what a compiler has
+started and left behind has another parent by then, and may be in another group or session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+__all__ = ["ProcessTree"]
+
+POLL_S = 0.002
+STILL_STATES = frozenset("TtZX")  # states of a process that does nothing
+
+
+class ProcessTree:
+    """The processes with one mark (``NAME=value`` of their environment, or how that begins), and those below ``roots``.
+    Raises ValueError without a value: every process would be one of them."""
+
+    def __init__(self, mark: str, roots: Callable[[], Iterable[int]]) -> None:
+        if not mark.partition("=")[2]:
+            raise ValueError(f"mark must be NAME=value, got {mark!r}")
+        self._mark, self._roots = mark.encode(), roots
+
+    def members(self) -> list[int]:
+        """Their numbers, parents first. Cost: some ms: all processes are read."""
+        below: dict[int, list[int]] = {}
+        marked: list[int] = []
+        own = os.getpid()
+        for place in Path("/proc").glob("[0-9]*"):
+            pid = int(place.name)
+            parent = _field(pid, 1)
+            if parent and pid != own:
+                below.setdefault(int(parent), []).append(pid)
+                if self._mark in _environment(pid):
+                    marked.append(pid)
+        found = dict.fromkeys(self._roots())
+        waiting = [*found, *marked]
+        while waiting:
+            pid = waiting.pop(0)
+            found[pid] = None
+            waiting += [child for child in below.get(pid, ()) if child not in found]
+        return list(found)
+
+    def halt(self, most_s: float = 2.0) -> bool:
+        """Stops all of them. Returns whether all stand still: not if they are in the system for longer than that."""
+        ends, stopped = time.monotonic() + most_s, set[int]()
+        while True:
+            fresh = [pid for pid in self.members() if pid not in stopped]
+            for pid in fresh:  # what these have started meanwhile is found in the next look
+                _signal(pid, signal.SIGSTOP)
+            stopped.update(fresh)
+            if not fresh and all(_field(pid, 0) in STILL_STATES or not _field(pid, 0) for pid in stopped):
+                return True
+            if time.monotonic() > ends:
+                return False
+            time.sleep(POLL_S)
+
+    def go_on(self) -> None:
+        for pid in self.members():
+            _signal(pid, signal.SIGCONT)
+
+    def end(self, most_s: float = 2.0) -> None:
+        """Kills all of them, also those that are halted."""
+        ends = time.monotonic() + most_s
+        while (left := [pid for pid in self.members() if _field(pid, 0) not in {"", "Z", "X"}]) and (
+            time.monotonic() < ends
+        ):
+            for pid in left:
+                _signal(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _field(pid: int, at: int) -> str:
+    """A field of a process's state, behind its name; "" if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[at]
+    except (OSError, IndexError):
+        return ""
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # another user's, or it has ended
+        return b""

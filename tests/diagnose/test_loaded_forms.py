@@ -1,0 +1,74 @@
+"""What a process compiles beside a search, another one loads: inductor keeps its graphs, forward and backward."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from kernelworks.diagnose.fix.compile_forms import FORM_READY, CompileForm
+from kernelworks.diagnose.fix.compile_pool import CompilePool
+from kernelworks.diagnose.optimization import Candidate, CombinedChange, Scene, Site
+from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION
+from kernelworks.diagnose.optimizations.trial import call_once
+from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.profile.program import from_target
+
+PROGRAM = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.drop = nn.Parameter(torch.ones(8)), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop((x * self.weight).tanh() * FACTOR)
+
+model, x = Net(), torch.ones(4, 8)
+
+def run():
+    model.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()
+"""
+
+
+@pytest.mark.parametrize("random", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_second_process_finds_what_the_first_has_compiled(random: bool, tmp_path: Path) -> None:
+    path = tmp_path / "told_by_its_factor.py"
+    path.write_text(PROGRAM.replace("FACTOR", f"{1 + time.time_ns() % 1_000_000 / 1e6}"))  # that no cache has yet
+    site = Site("module", f"{path.stem}.Net", type=f"{path.stem}.Net")
+    candidate = Candidate("torch.compile", site, "compiled whole", touches=frozenset({"ops"}))
+    form = CompileForm.of(candidate, [], random=random)
+    told: list[dict[str, Any]] = []
+    pool = CompilePool({"target": f"{path}:run", "args": [], "module": False}, 1, lambda: 0.0, tell=told.append)
+    pool.hears({"kind": "compilers", "backward": True, "bytes_each": 1, "gpu_bytes_each": 0, "gpu_bytes_free": 0,
+                "keeps": True, "wall_s": 0.0})  # fmt: skip
+    pool.hears({"kind": "compile", "key": form.key, "says": form.says, "batch": 0})
+    pool.hears({"kind": "go on"})
+    while not told:
+        pool.look()
+        time.sleep(0.05)
+    pool.close()
+    assert told[0]["state"] == FORM_READY, pool.steps
+    assert told[0]["cold_s"] > 0 and told[0]["loads_s"] > 0
+
+    program = from_target(f"{path}:run")
+    roots = find_roots(program.run)
+    scene = Scene(roots, program, walls=(1.0,))
+    change = OPTIMIZATION.apply(scene, candidate)
+    changed = CombinedChange((change.random if random and change.random is not None else change,))
+    torch._dynamo.reset()
+    counters.clear()
+    call_once(roots, changed, lambda run: run, backward=True)
+    with changed:
+        program.run()
+    assert counters["aot_autograd"]["autograd_cache_hit"] >= 1
+    assert not counters["aot_autograd"]["autograd_cache_miss"] and not counters["inductor"]["fxgraph_cache_miss"]
