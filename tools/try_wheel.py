@@ -78,7 +78,9 @@ class Steps:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch-index", default="https://download.pytorch.org/whl/cpu", help="where torch comes from")
+    parser.add_argument(
+        "--torch-index", default="https://download.pytorch.org/whl/cpu", help='where torch is; "": pip\'s own'
+    )
     index = parser.parse_args().torch_index
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -88,7 +90,7 @@ def main() -> int:
         venv.create(place / "venv", with_pip=True)
         steps = Steps(place)
         (steps.folder / "train.py").write_text(SCRIPT, encoding="utf-8")
-        steps.needed("torch, not counted", "pip", "install", "-q", "torch", "--index-url", index)
+        steps.needed("torch, not counted", "pip", "install", "-q", "torch", *(["--index-url", index] if index else []))
         took = steps.needed("the wheel", "pip", "install", "-q", str(wheel))
         seconds, code = steps.run("the first diagnosis", "kernelworks", "diagnose", "train.py")
         took += seconds

@@ -193,15 +193,19 @@ def test_a_program_that_draws_needs_each_form_twice(model: nn.Module, monkeypatc
 
     for drawn, many in ((lambda scene: True, 2), (raises, 1)):
         keys: list[str] = []
+        batches: dict[str, int] = {}
         script = Script()
 
-        def ask(self: Script, form: CompileForm, batch: int, keys: list[str] = keys) -> None:
+        def ask(self: Script, form: CompileForm, batch: int, keys: Any = keys, batches: Any = batches) -> None:
             if form.key not in self.states:
                 self.states[form.key] = FormState()
                 keys.append(form.key)
+                batches[form.says] = batch
 
         monkeypatch.setattr(Script, "ask", ask)
         stands = [Scripted("whole", 0.25), switch()]
         searched(model, monkeypatch, script, *stands, draws=drawn)
         of_whole = [json.loads(key) for key in keys if json.loads(key)["candidate"]["says"] == "whole"]
         assert [form["random"] for form in of_whole] == [False, True][:many]
+        alike = [batch for says, batch in batches.items() if says.startswith("switch, with")]
+        assert alike == [max(batches.values())][: many - 1]  # what is compiled here waits for nothing else

@@ -109,6 +109,7 @@ class FormsOfTries:
                 if others or self.is_pending(first):
                     continue  # what is compiled beside is nearer, and leaves time for what needs no compiler
             self.ask(one for one in every if one is not first)
+            self.batch += 1  # its verification waits for these: they come before all others
             for form in self.of(first, self.search.tries_beside(first))[1:]:
                 self._ask(form)
             return group
