@@ -202,6 +202,15 @@ def calm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(noise, "cpu_times", lambda: noise.CpuTimes(time.monotonic(), 0.0, 0.0, 2))
 
 
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of diagnoses write a hundred pages. Their rooflines, half a second each, are left to the tests of pages."""
+    if request.path.parent.name == "diagnose":
+        from kernelworks.report import plot
+
+        monkeypatch.setattr(plot, "roofline", lambda *given: "")
+
+
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """Where the judge's processes are born, once for all tests of a worker: it takes seconds to load torch."""

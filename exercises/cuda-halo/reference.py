@@ -40,4 +40,14 @@ def alone(x, n):
     return {"y": np.concatenate(parts)}
 
 
-MISTAKES = {"each block of 128 stands alone: the neighbours of its ends are missing": alone}
+def turned(x, n):
+    before, behind = shifted(x)
+    ends = np.arange(len(x)) % 128 == 127
+    ends[-1:] = False  # nothing is behind
+    return {"y": before + x + np.where(ends, before, behind)}
+
+
+MISTAKES = {
+    "each block of 128 stands alone: the neighbours of its ends are missing": alone,
+    "the last element of a block of 128 takes its neighbour before for the one behind": turned,
+}

@@ -35,5 +35,8 @@ MISTAKES = {
     "a is read as if it were transposed: its element in row i, column k is a[i * K + k]": lambda a, b, M, N, K: {
         "c": a.reshape(K, M).T @ b
     },
+    "b is read as if it were transposed: its element in row k, column j is b[k * N + j]": lambda a, b, M, N, K: {
+        "c": a @ b.reshape(N, K).T
+    },
     "the last K % 16 products are left out": lambda a, b, M, N, K: {"c": a[:, : K // 16 * 16] @ b[: K // 16 * 16]},
 }

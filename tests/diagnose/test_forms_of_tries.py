@@ -85,13 +85,18 @@ class Scripted(Stand):
 
 
 def searched(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch, script: Script, *stands: Scripted, gpu: bool = True
+    model: nn.Module,
+    monkeypatch: pytest.MonkeyPatch,
+    script: Script,
+    *stands: Scripted,
+    gpu: bool = True,
+    draws: Callable[[Scene], bool] = lambda scene: False,
 ) -> Fix:
     monkeypatch.setattr(order, "TRIALS", TABLE)
     monkeypatch.setattr(Scene, "on_gpu", property(lambda scene: gpu))
     monkeypatch.setattr(Scene, "device", "cpu")
     monkeypatch.setattr(forms_of_tries, "keeps_compiled", lambda: True)
-    monkeypatch.setattr(forms_of_tries, "draws", lambda scene: False)
+    monkeypatch.setattr(forms_of_tries, "draws", draws)
     journal = Journal()
     journal.compilers, journal.isolated = script, True
     for stand in stands:
@@ -178,3 +183,29 @@ def test_work_beside_stands_but_where_nothing_is_timed() -> None:
     with untimed_section():
         seen.append("nobody")
     assert seen == ["go on", "halt", "timed", "go on", "halt", "go on", "halt", "nobody"]
+
+
+def test_a_program_that_draws_needs_each_form_twice(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the original's random numbers, too: what cannot be looked at draws none."""
+
+    def raises(scene: Scene) -> bool:
+        raise RuntimeError("memory is short")
+
+    for drawn, many in ((lambda scene: True, 2), (raises, 1)):
+        keys: list[str] = []
+        batches: dict[str, int] = {}
+        script = Script()
+
+        def ask(self: Script, form: CompileForm, batch: int, keys: Any = keys, batches: Any = batches) -> None:
+            if form.key not in self.states:
+                self.states[form.key] = FormState()
+                keys.append(form.key)
+                batches[form.says] = batch
+
+        monkeypatch.setattr(Script, "ask", ask)
+        stands = [Scripted("whole", 0.25), switch()]
+        searched(model, monkeypatch, script, *stands, draws=drawn)
+        of_whole = [json.loads(key) for key in keys if json.loads(key)["candidate"]["says"] == "whole"]
+        assert [form["random"] for form in of_whole] == [False, True][:many]
+        alike = [batch for says, batch in batches.items() if says.startswith("switch, with")]
+        assert alike == [max(batches.values())][: many - 1]  # what is compiled here waits for nothing else

@@ -22,12 +22,12 @@ from kernelworks.nn.optim import SGD, AdamW
 
 
 def t(*sizes: int) -> Tensor:
-    torch.manual_seed(sum(sizes))
+    torch.default_generator.manual_seed(sum(sizes))
     return torch.randn(sizes, requires_grad=True)
 
 
 def whole(most: int, *sizes: int) -> Tensor:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return torch.randint(0, max(most, 1), sizes)
 
 

@@ -92,7 +92,7 @@ def samples() -> dict[str, list[Any]]:
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
 
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         found: dict[str, list[Any]] = {}
         for op in op_db:
             if op.name in FUNCTIONS and op.variant_test_name in ("", "with_dtype"):
@@ -111,7 +111,7 @@ def as_function(function: Callable[..., Any], sample: Any) -> Callable[..., Any]
     flat, shape = torch.utils._pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
 
     def call(*given: Tensor) -> Tensor:
-        torch.manual_seed(0)  # dropout
+        torch.default_generator.manual_seed(0)  # dropout
         rest = iter(given)
         leaves = [next(rest) if isinstance(v, Tensor) and v.is_floating_point() else v for v in flat]
         first, args, kwargs = torch.utils._pytree.tree_unflatten(leaves, shape)

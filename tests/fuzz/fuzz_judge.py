@@ -155,7 +155,7 @@ class World:
         return next((p.dtype for p in self.space["model"].parameters()), torch.float32)
 
     def build(self, cls: type[nn.Module], dtype: str) -> nn.Module:
-        torch.manual_seed(1)
+        torch.default_generator.manual_seed(1)
         with torch._C.DisableTorchFunction():  # made in float32 and then widened, parametrizations too
             model = cls()
         for module in model.modules():
@@ -272,7 +272,7 @@ class World:
         self.space.update(self.names())
         for number, line in enumerate(source.lines):
             self.line = number
-            torch.manual_seed(number)
+            torch.default_generator.manual_seed(number)
             self.records.append([])
             try:
                 exec(compile(line, f"<{name}>", "exec"), self.space)

@@ -95,7 +95,7 @@ class World:
 
     def _lines(self) -> None:
         for number, line in enumerate((*self.program.lines, "undo()")):
-            torch.manual_seed(number)
+            torch.default_generator.manual_seed(number)
             self.records.append([])
             try:
                 exec(compile(line, f"<line {number}>", "exec"), self.space)

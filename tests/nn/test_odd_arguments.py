@@ -164,7 +164,7 @@ ODD: tuple[Any, ...] = (
 
 def outcome(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     """Of tensors of its own, which the function may write into."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` notes the stack for each kind of GPU: 0.6 ms
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     own = {name: value.detach().clone().requires_grad_(value.requires_grad) for name, value in tensors.items()}
     try:

@@ -21,6 +21,7 @@ from kernelworks.report import page, plot, roofs
 from kernelworks.report.diagnosis_page.module_icicle import LEAST_SHARE, Node, module_nodes
 from kernelworks.report.document import STYLES, colours, read_texts
 from kernelworks.report.html import fragment
+from kernelworks.report.next_steps import Files
 
 CODE = SourceLines(121, ("def forward(self, x):", "    if x < 1:", "        return self.query(x)", "", "    # <end>"))
 
@@ -182,6 +183,18 @@ def test_untried_optimizations_are_folded_and_the_code_has_a_true_title(text: st
     table = text[text.index('id="fix"') : text.index("<details>", text.index('id="fix"'))]
     assert "it saves 34%" in table and "it costs 3%" in table and "bfloat16" not in table
     assert "threads: use 2 threads" in text
+
+
+def test_the_page_says_what_the_terminal_says(whole: Diagnosis) -> None:
+    """Of a hotspot that the fix has cured, of outputs that stayed the same, and of how to keep the fix."""
+    assert whole.fix is not None
+    cured = dataclasses.replace(whole.hotspots[0], optimization="fused optimizer", applied=True, action="be quick")
+    fix = dataclasses.replace(whole.fix, patch="a diff", error_before=0.0, error_after=0.0, against="itself")
+    record = dataclasses.replace(whole, hotspots=(cured, *whole.hotspots[1:]), fix=fix)
+    found = page.diagnosis(record, Files(record="out/train-step.json"))
+    assert "fused optimizer: applied" in found and "be quick" not in found
+    assert "Outputs as before (compared with itself)." in found
+    assert "kernelworks show out/train-step.json --patch fix.diff" in found
 
 
 def test_a_fix_that_applied_nothing_shows_no_code(whole: Diagnosis) -> None:

@@ -160,7 +160,8 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     from kernelworks.report.next_steps import Files
 
     plan = record.fix.plan if record.fix is not None else {}
-    texts = {".json": to_document(record), ".html": page.diagnosis(record)}
+    named = Files(f"{stem}.html", f"{stem}.json", f"{stem}.plan.json" if plan else "")
+    texts = {".json": to_document(record), ".html": page.diagnosis(record, named)}
     texts |= {".plan.json": to_document(plan)} if plan else {}
     reports = record.fix.compiler_reports if record.fix is not None else ()
     texts |= {f".compiler-{number}.py": report.text for number, report in enumerate(reports, 1)}

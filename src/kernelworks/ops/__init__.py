@@ -182,12 +182,12 @@ def unknown_op(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, NAMES, 3)
-    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(NAMES)}"
+    guess = f"did you mean {' or '.join(near)}?" if near else f"`kernelworks map` lists the {len(NAMES)} that there are"
     return f"no op is named {name!r}; {guess}"
 
 
 def op_named(name: str) -> "Op":
-    """The op of this name. Raises ValueError that lists those there are."""
+    """The op of this name. Raises ValueError that names what is near."""
     from kernelworks.dispatch.torch_library import OPS
 
     if name not in OPS:

@@ -14,6 +14,7 @@ __all__ = [
     "COMPILING",
     "CUSTOM_KERNELS",
     "INPUT",
+    "LOADING_WORKERS",
     "call_name",
     "is_custom_op",
     "time_category",
@@ -24,9 +25,10 @@ CUSTOM_KERNELS = "kernels of its own"  # in which its operators spend what no mo
 
 COMPILES = "torch.compile at work"
 LOADER = re.compile(r"enumerate\(DataLoader\)#_?(\w*?)Iter")
+LOADING_WORKERS = "DataLoader's workers"
 LOADERS = {
     "SingleProcessDataLoader": "DataLoader, in this process",
-    "MultiProcessingDataLoader": "DataLoader's workers",
+    "MultiProcessingDataLoader": LOADING_WORKERS,
 }
 # The outermost annotations of torch's compiler, whichever it has.
 COMPILER = ("entire_frame_compile", "entire_backward_compile", "_compile.compile_inner")

@@ -29,6 +29,7 @@ __all__ = [
     "bound_by",
     "hotspots",
     "limit_s",
+    "next_action",
     "op_label",
     "own_share",
     "predicted_s",
@@ -180,6 +181,11 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
         yield from fold_items((*names, *more), width, 4, "    of them not modelled:", "dim")
 
 
+def next_action(hotspot: Hotspot) -> str:
+    """What to do there, or what a fix has done."""
+    return f"{hotspot.optimization}: applied" if hotspot.applied else hotspot.action
+
+
 def share_heading(record: Diagnosis) -> str:
     return OF_WALL if _whole_s(record) == record.wall_s else OF_OWN
 
@@ -218,7 +224,7 @@ def _hotspot(
 
 def _details(hotspot: Hotspot, width: int, reasons: Container[str], *, verbose: bool) -> Iterable[Text]:
     """The line of source and what to do, if there is anything; with ``verbose`` what it was called with."""
-    action = f"{hotspot.optimization}: applied" if hotspot.applied else without_reason(hotspot.action, reasons)
+    action = next_action(hotspot) if hotspot.applied else without_reason(hotspot.action, reasons)
     if action == AT_THE_ROOFLINE and not verbose:
         action = ""
     words = [word for word in (hotspot.source, action) if word]

@@ -6,13 +6,14 @@ from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.report.diagnosis_page.page_parts import SCRIPTS, STYLES, diagnosis_parts
 from kernelworks.report.document import document
 from kernelworks.report.machine_page import machine_parts
+from kernelworks.report.next_steps import Files
 
 __all__ = ["diagnosis", "machine"]
 
 
-def diagnosis(record: Diagnosis) -> str:
-    """The page of one program. Without figures it is the sentence that says why."""
-    return document(f"{record.program} - kernelworks diagnose", diagnosis_parts(record), STYLES, SCRIPTS)
+def diagnosis(record: Diagnosis, files: Files | None = None) -> str:
+    """The page of one program, with commands that name ``files``. Without figures it is the sentence that says why."""
+    return document(f"{record.program} - kernelworks diagnose", diagnosis_parts(record, files), STYLES, SCRIPTS)
 
 
 def machine(*records: Peaks | GpuPeaks) -> str:

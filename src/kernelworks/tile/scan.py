@@ -35,9 +35,9 @@ PART = 8192  # elements that a part has at least
 def _scan(
     x, out, totals, lines, blocks, outer_stride, line_stride, stride, out_outer, out_line, out_stride, N, parts, length,
     JOIN: tl.constexpr, SCAN: tl.constexpr, TOTAL: tl.constexpr, NONE: tl.constexpr, BACK: tl.constexpr,
-    LINES: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    UNIT: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """A part of LINES lines: scanned, or with no ``out`` its total."""
+    """A part of LINES lines: scanned, or with no ``out`` its total. UNIT: both strides are 1, and loads are wide."""
     program = tl.program_id(0).to(tl.int64)
     part = program % parts
     block = program // parts % blocks
@@ -58,11 +58,13 @@ def _scan(
     for tile in range(tiles):
         first = begin + (tiles - 1 - tile if BACK else tile) * BLOCK
         place = first + number
-        mask = inside & (place < end)
-        v = tl.load(at + place * stride, mask=mask, other=NONE, eviction_policy="evict_first").to(tl.float64)
+        mask = inside & (place < N)  # a part ends with a tile or with its line; N says how wide a load may be
+        v = tl.load(at + (place if UNIT else place * stride), mask=mask, other=NONE, eviction_policy="evict_first").to(
+            tl.float64
+        )
         if out is not None:
             y = JOIN(carry[:, None], SCAN(v, 1, BACK))
-            to = out + outer * out_outer + line * out_line + place * out_stride
+            to = out + outer * out_outer + line * out_line + (place if UNIT else place * out_stride)
             tl.store(to, y if out.dtype.element_ty == tl.float64 else y.to(tl.float32), mask=mask)
         carry = JOIN(carry, TOTAL(v, 1))
     if out is None:
@@ -159,7 +161,9 @@ class Scan:
         length = triton.cdiv(triton.cdiv(x.n, parts), block) * block
         parts = triton.cdiv(x.n, length)
         totals = torch.empty(outer * lines * parts, dtype=torch.float64, device=out.device) if parts > 1 else None
-        launch = SCANNED.at(LINES=taken, BLOCK=block, PARTS=_power(parts), BACK=back, **self.kind, **settings)
+        launch = SCANNED.at(
+            LINES=taken, BLOCK=block, PARTS=_power(parts), BACK=back, UNIT=x.inner == 1, **self.kind, **settings
+        )
         numbers = (lines, blocks, outer_stride, line_stride, x.stride, *_written(x), x.n, parts, length)
         grid = (outer * blocks * parts, 1, 1)
         if totals is not None:

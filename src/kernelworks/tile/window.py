@@ -37,6 +37,10 @@ class PoolingCall(Protocol):
     def divisor(self) -> int: ...
 
 
+AHEAD = 9  # taps of a window that a thread asks for at once
+NARROW = 2**31 - 2**16  # elements that int32 counts, and a block behind them
+
+
 @kernel
 def _position(place, C, D, H, W, LAST: tl.constexpr):
     """Batch, channel and position of elements that are counted as they lie."""
@@ -63,18 +67,22 @@ def _divided(begin, size, n, padding, WHOLE: tl.constexpr):
 
 @kernel
 def _pooled(
-    x, output, indices, total, C, D, H, W, OD, OH, OW, KD, KH, KW, step_d, step_h, step_w, pad_d, pad_h, pad_w, apart_d,
+    x, output, indices, total, C, D, H, W, OD, OH, OW, step_d, step_h, step_w, pad_d, pad_h, pad_w, apart_d,
     apart_h, apart_w, divisor, out_b, out_c, out_d, out_h, out_w, x_b, x_c, x_d, x_h, x_w,
-    LARGEST: tl.constexpr, WHOLE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr,
+    LAST: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    place = program * BLOCK + tl.arange(0, BLOCK)
     there = place < total
     b, c, od, oh, ow = _position(place, C, OD, OH, OW, LAST)
     first_d, first_h, first_w = od * step_d - pad_d, oh * step_h - pad_h, ow * step_w - pad_w
     value = tl.full([BLOCK], float("-inf") if LARGEST else 0.0, tl.float32)
-    at = tl.full([BLOCK], -1, tl.int64)
+    at = place * 0 - 1
     x += b * x_b + c * x_c
-    for tap in range(KD * KH * KW):
+    for tap in tl.range(0, KD * KH * KW, loop_unroll_factor=AHEAD):
         d = first_d + tap // (KH * KW) * apart_d
         h = first_h + tap // KW % KH * apart_h
         w = first_w + tap % KW * apart_w
@@ -99,17 +107,21 @@ def _pooled(
 
 @kernel
 def _pooled_back(
-    grad_x, grad, indices, total, C, D, H, W, OD, OH, OW, KD, KH, KW, step_d, step_h, step_w, pad_d, pad_h, pad_w,
+    grad_x, grad, indices, total, C, D, H, W, OD, OH, OW, step_d, step_h, step_w, pad_d, pad_h, pad_w,
     apart_d, apart_h, apart_w, divisor, out_b, out_c, out_d, out_h, out_w, x_b, x_c, x_d, x_h, x_w,
-    LARGEST: tl.constexpr, WHOLE: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, LARGEST: tl.constexpr, WHOLE: tl.constexpr,
+    LAST: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``indices`` is contiguous; the strides ``out`` are those of grad."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    """``indices`` is contiguous; the strides ``out`` are those of grad. WIDE: int32 does not count all elements."""
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    place = program * BLOCK + tl.arange(0, BLOCK)
     there = place < total
     b, c, d, h, w = _position(place, C, D, H, W, LAST)
     own = (d * H + h) * W + w
     total_flow = tl.zeros([BLOCK], tl.float32)
-    for tap in range(KD * KH * KW):
+    for tap in tl.range(0, KD * KH * KW, loop_unroll_factor=AHEAD):
         far_d = d + pad_d - tap // (KH * KW) * apart_d
         far_h = h + pad_h - tap // KW % KH * apart_h
         far_w = w + pad_w - tap % KW * apart_w
@@ -150,11 +162,11 @@ class Pooling:
         if indices is not None and indices.stride() != target.stride():  # of an out that lies otherwise
             where = torch.empty_strided(target.shape, target.stride(), dtype=indices.dtype, device=indices.device)
         chosen = self.configs.pick("forward", dtype=x.dtype)
-        launch = POOLED.at(LARGEST=fold == "max", WHOLE=call.whole, LAST=_last(target), **chosen)
+        launch = POOLED.at(LARGEST=fold == "max", LAST=_last(target), **_window(call, x, target), **chosen)
         if total := target.numel():
             launch(
                 (triton.cdiv(total, chosen["BLOCK"]), 1, 1), x, output, where, total, *x.shape[1:], *target.shape[2:],
-                *call.grid.numbers, call.divisor, *target.stride(), *x.stride(),
+                *call.grid.numbers[3:], call.divisor, *target.stride(), *x.stride(),
             )  # fmt: skip
         if where is not indices and where is not None and indices is not None:
             indices.copy_(where)
@@ -168,11 +180,21 @@ class Pooling:
             indices = torch.empty(grad.shape, dtype=torch.int64, device=x.device)
             self.forward(fold, None, indices, x, call)
         chosen = self.configs.pick("backward", dtype=x.dtype)
-        launch = POOLED_BACK.at(LARGEST=fold == "max", WHOLE=call.whole, LAST=_last(grad_x), **chosen)
+        launch = POOLED_BACK.at(LARGEST=fold == "max", LAST=_last(grad_x), **_window(call, grad_x, grad), **chosen)
         launch(
             (triton.cdiv(total, chosen["BLOCK"]), 1, 1), grad_x, grad, indices, total, *x.shape[1:], *grad.shape[2:],
-            *call.grid.numbers, call.divisor, *grad.stride(), *grad_x.stride(),
+            *call.grid.numbers[3:], call.divisor, *grad.stride(), *grad_x.stride(),
         )  # fmt: skip
+
+
+def _window(call: PoolingCall, *given: Tensor) -> dict[str, Any]:
+    """What is compiled for: a window's size, and how far apart elements may lie."""
+    size = call.grid.numbers[:3]
+    most = max(1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) for x in given)
+    return {
+        **dict(zip(("KD", "KH", "KW"), size, strict=True)), "WHOLE": call.whole, "WIDE": most > NARROW,
+        "AHEAD": min(math.prod(size), AHEAD),
+    }  # fmt: skip
 
 
 def _last(x: Tensor) -> Any:

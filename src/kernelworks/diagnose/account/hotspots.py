@@ -18,7 +18,14 @@ from kernelworks.diagnose.rules import RULES, Advice, Rule, View
 from kernelworks.diagnose.rules.patterns import patterns
 from kernelworks.profile.cost.operands import Arguments, Operand, name_of, total_bytes
 from kernelworks.profile.cost.results import results
-from kernelworks.profile.non_compute import COMMUNICATION, COMPILING, CUSTOM_KERNELS, INPUT, is_custom_op
+from kernelworks.profile.non_compute import (
+    COMMUNICATION,
+    COMPILING,
+    CUSTOM_KERNELS,
+    INPUT,
+    LOADING_WORKERS,
+    is_custom_op,
+)
 from kernelworks.records import Fix, Hotspot
 from kernelworks.records.fix import REJECTED
 from kernelworks.records.peak_share import WIDER
@@ -42,6 +49,7 @@ UNMODELLED_ADVICE = {
     UNWATCHED_TIME: "Python, native code or waiting: not attributed, as the budget was over",
     PREEMPTION: "other processes had the cores",
     INPUT: "load ahead: DataLoader(..., num_workers=2, persistent_workers=True)",
+    LOADING_WORKERS: "its workers are slow, or made anew each time: persistent_workers=True, a larger num_workers",
     COMMUNICATION: "the program exchanged data with other processes",
     COMPILING: "torch's compiler was at work: once if nothing changes, in each run if something does",
     CUSTOM_KERNELS: "an operator that is not torch's: its bytes are its arguments', its arithmetic is not known",

@@ -7,6 +7,7 @@ original's numbers, for the verification.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,8 +72,14 @@ class FormsOfTries:
         mine = one.candidate
         beneath = [other.candidate for other in _beneath(one, others)]
         yield CompileForm.of(mine, beneath, random=False)
-        if draws(self.search.scene):
+        if self._draws():
             yield CompileForm.of(mine, beneath, random=True)
+
+    def _draws(self) -> bool:
+        """Whether the program draws random numbers; what raises as that is looked at, its verification tells."""
+        with contextlib.suppress(Exception):
+            return draws(self.search.scene)
+        return False
 
     # ------------------------------------------------------------ when
 
@@ -102,6 +109,7 @@ class FormsOfTries:
                 if others or self.is_pending(first):
                     continue  # what is compiled beside is nearer, and leaves time for what needs no compiler
             self.ask(one for one in every if one is not first)
+            self.batch += 1  # its verification waits for these: they come before all others
             for form in self.of(first, self.search.tries_beside(first))[1:]:
                 self._ask(form)
             return group

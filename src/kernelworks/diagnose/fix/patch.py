@@ -9,6 +9,7 @@ the patch, which ``git apply`` ignores, says so.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 import re
@@ -96,10 +97,14 @@ class _Patch:
     def _sources(self) -> Iterator[Source]:
         """The file that the program begins in, then those of its modules that lie below the same folder."""
         paths = [self.file]
+        folder_of = functools.cache(os.path.realpath)  # thousands of modules lie in hundreds of folders
         for module in list(sys.modules.values()):
             name = getattr(module, "__file__", None)
-            real = os.path.realpath(name) if isinstance(name, str) and name.endswith(".py") else ""
-            if real and not real.startswith(LIBRARIES):
+            if not isinstance(name, str) or not name.endswith(".py"):
+                continue
+            folder, file = os.path.split(name)
+            real = os.path.realpath(name) if os.path.islink(name) else os.path.join(folder_of(folder), file)
+            if not real.startswith(LIBRARIES):
                 paths.append(Path(real))
         for path in dict.fromkeys(paths):
             if path.is_relative_to(self.base):

@@ -98,7 +98,7 @@ class _Optimization:
 
 
 def _candidate(scene: Scene, loading: Loading) -> Candidate:
-    waits = f"the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
+    waits = f"{loading.source}: the program waits {loading.seconds * 1e3:.3g} of {scene.wall * 1e3:.3g} ms a run for "
     waits += f"{loading.batches} batches"
     wanted = [WORKERS if not loading.workers else MORE.format(more=2 * loading.workers)]
     todo = "it makes them itself: use workers" if not loading.workers else "its workers are too slow: use more"
@@ -106,7 +106,7 @@ def _candidate(scene: Scene, loading: Loading) -> Candidate:
         wanted.append(PIN_MEMORY)
         todo += ", into pinned memory"
     code = f"DataLoader(..., {', '.join(wanted)})" + (ASYNC_COPY if PIN_MEMORY in wanted else "")
-    return Candidate("input", PROGRAM, f"batches prefetched for {loading.source}", code=code, advice=f"{waits}; {todo}")
+    return Candidate("input", PROGRAM, "batches prefetched", code=code, advice=f"{waits}; {todo}")
 
 
 OPTIMIZATION = _Optimization()

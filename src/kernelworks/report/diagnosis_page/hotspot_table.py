@@ -12,6 +12,7 @@ from kernelworks.report.hotspots import (
     OWN_TIME,
     bound_by,
     limit_s,
+    next_action,
     op_label,
     own_share,
     predicted_s,
@@ -102,7 +103,7 @@ def _row(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
         f"<div>{quantity.percent(hotspot.achieved)}{meter}</div></td>"
         f'<td class="number" data-label="recoverable" data-value="{order:.9f}">'
         f"<div>{escape(recoverable(hotspot))}</div></td>"
-        f'<td class="action" data-label="next action"><div>{escape(hotspot.action)}</div></td></tr>'
+        f'<td class="action" data-label="next action"><div>{escape(next_action(hotspot))}</div></td></tr>'
     )
 
 

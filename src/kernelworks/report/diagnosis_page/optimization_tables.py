@@ -44,6 +44,8 @@ def _outputs(fix: Fix) -> str:
         return ""
     if not fix.against:
         return '<p class="note"><span class="bad">Outputs were not compared: not verified.</span></p>\n'
+    if not fix.error_before and not fix.error_after:
+        return f'<p class="note">Outputs as before (compared with {escape(fix.against)}).</p>\n'
     kind = "good" if fix.agrees else "bad"
     verdict = f'<span class="{kind}">{escape(error_verdict(fix))}</span>'
     errors = f"{fix.error_before:.1e} before, {fix.error_after:.1e} after"

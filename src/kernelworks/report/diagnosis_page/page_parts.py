@@ -27,7 +27,7 @@ from kernelworks.report.document import (
     versions_text,
 )
 from kernelworks.report.fix import contended_gain
-from kernelworks.report.next_steps import command_text, next_steps
+from kernelworks.report.next_steps import Files, command_text, next_steps
 
 __all__ = ["SCRIPTS", "STYLES", "diagnosis_parts"]
 
@@ -36,8 +36,9 @@ SCRIPTS = ("style/page.js", "diagnosis_page/hotspots.js", "diagnosis_page/icicle
 MOST_KERNELS = 40
 
 
-def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
-    """The parts of the page. Without figures it is the sentence that says why, and what to do."""
+def diagnosis_parts(record: Diagnosis, files: Files | None = None) -> tuple[str, ...]:
+    """The parts of the page; ``files`` is where the rest was written, for the commands. Without figures it is the
+    sentence that says why, and what to do."""
     context = (
         record.peaks.name,
         f"{record.threads} thread{'s' * (record.threads != 1)}",
@@ -47,8 +48,8 @@ def diagnosis_parts(record: Diagnosis) -> tuple[str, ...]:
     head = (f"<h1>{escape(record.program)}</h1>", context_line(context))
     if record.ambiguous and not record.hotspots:
         said = f'<p class="sentence">{escape(headline(record))}</p>'
-        return (*head, said, _commands(record))
-    return (*head, _warnings(record), cards(record), _commands(record), *_measured(record))
+        return (*head, said, _commands(record, files))
+    return (*head, _warnings(record), cards(record), _commands(record, files), *_measured(record))
 
 
 def _measured(record: Diagnosis) -> tuple[str, ...]:
@@ -87,11 +88,11 @@ def _warnings(record: Diagnosis) -> str:
     return "".join(f'<p class="warning">{escape(line)}</p>' for line in lines)
 
 
-def _commands(record: Diagnosis) -> str:
+def _commands(record: Diagnosis, files: Files | None) -> str:
     """What to type next, each with a button that copies it."""
     items = "".join(
         f"<li>{copied_code(command_text(step), 'command') if step.command else ''}<div>{escape(step.why)}</div></li>"
-        for step in next_steps(record)
+        for step in next_steps(record, files)
     )
     return f'<section class="next"><h2>Next</h2>\n<ol>{items}</ol></section>' if items else ""
 
