@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from one_op import asked
+from op_kernels import certified
 
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Kernel
@@ -21,12 +22,21 @@ from kernelworks.machine import machine
 RUNNABLE = [name for name in ("avx2", "avx512") if TARGETS[name].needs <= machine().features]
 KERNELS = RUNNABLE if asked.every_kernel else RUNNABLE[-1:]
 
+# Of these a certificate speaks for the code that they have here; asked once, and not of what tests put in their place.
+PLAINLY = {
+    (op.name, kernel.name)
+    for op in ops.OPS.values()
+    for kernel in op.kernels
+    if kernel.name in KERNELS and not asked.every_kernel and certified(op, kernel.name)
+}
+
 
 @contextlib.contextmanager
-def only(kernel: str, *, plainly: bool = False) -> Iterator[set[tuple[str, str]]]:
+def only(kernel: str, *, plainly: bool | None = None) -> Iterator[set[tuple[str, str]]]:
     """Within, the kernels of this name are the only verified ones; yields the (op, pass) that such a kernel was taken
-    for. ``plainly``: for tests of many ops that are about what stands around a kernel. What a kernel takes and when it
-    is taken is as ever, and the code of the plain one runs, which is compiled in a second and not in five."""
+    for. ``plainly``: what a kernel takes and when it is taken is as ever, and the code of the plain one runs, which is
+    compiled in half a second and not in five. If it is not said, kernels that a certificate speaks for run so unless
+    every kernel is asked (`op_kernels.asked_kernels`): most tests are about what stands around a kernel."""
     taken: set[tuple[str, str]] = set()
 
     def invalid(op: str, candidate: Kernel, kind: str | None = None) -> str | None:
@@ -39,12 +49,13 @@ def only(kernel: str, *, plainly: bool = False) -> Iterator[set[tuple[str, str]]
         return found
 
     chosen = ops.choose
+    every = ops.OPS.values()
+    kernels = [tuple(_plain(op, k, plainly) if k.name == kernel else k for k in op.kernels) for op in every]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certificates, "invalid_reason", invalid)
         patch.setattr(ops, "choose", choose)
-        if plainly:
-            for op in ops.OPS.values():
-                patch.setattr(op, "kernels", tuple(_plain(op, k) if k.name == kernel else k for k in op.kernels))
+        for op, its in zip(every, kernels, strict=True):
+            patch.setattr(op, "kernels", its)
         forget()
         try:
             yield taken
@@ -52,8 +63,12 @@ def only(kernel: str, *, plainly: bool = False) -> Iterator[set[tuple[str, str]]
             forget()
 
 
-def _plain(op: ops.Op, kernel: Kernel) -> Kernel:
+def _plain(op: ops.Op, kernel: Kernel, plainly: bool | None) -> Kernel:
     """A kernel with the code of the op's plain one, if that has all that is called of it."""
+    if plainly is None:
+        plainly = (op.name, kernel.name) in PLAINLY
+    if not plainly:
+        return kernel
     plain = next((k for k in op.kernels if k.target == "scalar"), kernel)
     return dataclasses.replace(kernel, load=plain.load) if {*kernel.passes} <= {*plain.passes} else kernel
 
