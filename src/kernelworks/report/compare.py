@@ -97,7 +97,7 @@ def _table(items: list[ComparedFigure]) -> Table:
     table.add_column("", overflow="fold", min_width=20)
     for name in ("A", "B", "change", "noise"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold", min_width=10)
     for item in items:
         word, style = _word(item)
         values = (_value(item.before, item.unit), _value(item.after, item.unit))

@@ -34,11 +34,13 @@ from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
+from kernelworks.measure.clock.work_beside import untimed_section
 
 __all__ = ["OPTIMIZATION"]
 
 LEAST_S = 1.0  # to begin with, and for each call signature; a benchmark takes about as long
 RUNS = 24  # of the program besides: before a capture, to compare a graph with, and for the benchmark
+PARTS_SHARE = 0.1  # of what is left of the budget, to look for parts: compilers capture what is between their breaks
 TRIES = 8  # captures of parts, which must fit the budget beside runs of the program
 PARTS = "parts"
 CODE = """\
@@ -111,14 +113,19 @@ class _Optimization:
         budget.ask("capturing parts of it", _expected_s(scene, 0) + TRIES * LEAST_S / 2)
         scene.say("looking for the largest parts that can be captured")
 
+        ends_at = time.perf_counter() + PARTS_SHARE * max(0.0, budget.seconds_left)
+
         def attempt(parts: Sequence[nn.Module]) -> list[nn.Module]:
             budget.ask("capturing parts of it")
+            if time.perf_counter() > ends_at:  # what cannot be captured may take seconds a try
+                return []
             tried = [(part, self._graphed(scene, root, part)) for part in parts]
             _run(scene, sample, list(tried))
             return [part for part, graphed in tried if any(graphed.graphs.values())]
 
         called = called_within(lambda: _run(scene, sample, []))
-        found = largest(root, called, attempt)
+        with untimed_section():
+            found = largest(root, called, attempt)
         if found:
             names = {id(part): name for name, part in root.named_modules()}
             paths = [names[id(part)] for part in found]

@@ -144,7 +144,9 @@ CONTRACT = Contract(
     results={"output": Result("x", shape=lambda args: (*args["x"].shape[:-1], args["weight"].shape[0]))},
     check=check_of(ARGUMENTS), reference=reference, bound=_bound, gradient_bound=_gradient_bound, cost=_cost,
     dims=_dims, bucket=_bucket, cases=tuple(case for of in (INT8, EIGHT) for case in _cases(of)),
-    bench_cases=tuple(c for of in (INT8, EIGHT) for c in _timed(of, (1, 4096, 4096), (8, 4096, 4096))),
+    bench_cases=tuple(
+        c for of in (INT8, EIGHT) for c in _timed(of, (1, 4096, 4096), (8, 4096, 4096), (64, 1024, 1024))
+    ),
     device_cases=tuple(c for of in (INT8, EIGHT) for c in _timed(of, (1, 1031, 2049), (16, 515, 1000), dtypes=FLOATS)),
     device_bench_cases=tuple(
         c for of in (INT8, EIGHT) for c in _timed(of, (1, 8192, 8192), (8, 8192, 8192), dtypes=(BF16,))
