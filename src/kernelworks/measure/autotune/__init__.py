@@ -23,6 +23,7 @@ from kernelworks.measure.autotune.configs import validate_request
 from kernelworks.measure.autotune.session import Session
 from kernelworks.measure.autotune.worker import race_in_worker, try_configs_in_worker
 from kernelworks.measure.clock.turns import measuring_alone
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.ops import op_named
 from kernelworks.records import AutotuneResult, ConfigTuning, Verification
 
@@ -168,7 +169,7 @@ def _session(
     tell = progress or _Lines()
     with _one_at_a_time, measuring_alone(tell), background.measuring(tell):
         session = Session(again=again, progress=tell, budget_s=budget_s)
-        with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        with concurrent.futures.ThreadPoolExecutor(1) as beside, untimed_section():
             building = beside.submit(native.provide, tell)
             session.prepare(expected)
             module = building.result()

@@ -24,6 +24,7 @@ from kernelworks.machine import place_of
 from kernelworks.measure.autotune.candidates import CallRace, failure_reason, race_forward, race_training
 from kernelworks.measure.autotune.live import without_saved_tensor_hooks
 from kernelworks.measure.clock.duel import Duel, OverTime, clock
+from kernelworks.measure.clock.work_beside import untimed_section
 from kernelworks.records import AutotunedCall, AutotuneResult
 from kernelworks.verify import unsupported_reason, verify_missing
 from kernelworks.verify.confirmation import confirm
@@ -181,9 +182,10 @@ class Session:
                 self._line(op, pass_, call, "not benchmarked: out of time")
                 return
             self.progress(f"benchmarking {op.name} {PASS_LABELS[pass_]} {STRIDES.sub('', call)}")
-            for kernel in {kernel.name: kernel for kernels in ways.values() for kernel in kernels}.values():
-                with contextlib.suppress(BuildError):  # which the race will say
-                    kernel.load(kernel.passes[0])
+            with untimed_section():
+                for kernel in {kernel.name: kernel for kernels in ways.values() for kernel in kernels}.values():
+                    with contextlib.suppress(BuildError):  # which the race will say
+                        kernel.load(kernel.passes[0])
             begin = clock()  # a build is waited for once, and is no race's time
             self._race(op, request, args, ways, place, known)
             self.left_s -= clock() - begin

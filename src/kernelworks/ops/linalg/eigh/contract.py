@@ -36,7 +36,14 @@ def lower_symmetric(A: Tensor) -> Tensor:
 
 
 def reference(A: Tensor) -> tuple[Tensor, ...]:
-    return tuple(EIGH(A))
+    return exact(A)
+
+
+def exact(A: Tensor) -> tuple[Tensor, Tensor]:
+    """On the host: of equal eigenvalues torch's vectors on a GPU are not orthogonal, 0.018 off for 16 rows of float64
+    (torch 2.11, an H200)."""
+    w, V = EIGH(A.cpu())
+    return w.to(A.device), V.to(A.device)
 
 
 def matrix_gradient(w: Tensor, V: Tensor, to_w: Tensor, to_V: Tensor) -> Tensor:
@@ -105,7 +112,7 @@ def gradients(
 def gradient_bound(
     args: dict[str, Any], grads: tuple[Tensor, ...], found: dict[str, Tensor], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    w, V = EIGH(args["A"])
+    w, V = exact(args["A"])
     return gradients({"eigenvalues": w, "eigenvectors": V}, grads)[1]
 
 
