@@ -102,6 +102,7 @@ class Caller:
         self.device.start()
         self.state = State()
         self.marks: list[tuple[Any, Any]] = []
+        self.drained_s = 0.0  # what the device took after the latest answers
         self.kept: dict[int, list[Tensor]] = {}  # the latest answers
         self.held: dict[int, list[Tensor]] = {}  # those that the supervisor has drawn
         self.answers: list[list[Tensor]] = []  # of the latest calls, until it has read them
@@ -166,11 +167,18 @@ class Caller:
         same = self.seed is None or torch.initial_seed() == self.seed
         return [] if same else ["where torch's random numbers begin: set anew"]
 
-    def synchronize_device(self) -> dict[str, Any]:
-        """How long a device that works by itself takes until it has nothing left to do, and took for each call."""
+    def drain_device(self) -> None:
+        """Waits, as soon as the answer is said to be there, until a device that works by itself has nothing left to do:
+        whoever asks later finds it idle. What goes wrong is said then."""
         begin = perf_counter()
+        with contextlib.suppress(Exception):
+            self.device.synchronize()
+        self.drained_s = perf_counter() - begin
+
+    def synchronize_device(self) -> dict[str, Any]:
+        """How long a device that works by itself took after the answer until it was idle, and for each call."""
         self.device.synchronize()
-        return {"took": perf_counter() - begin, "device": self.device.elapsed_times(self.marks)}
+        return {"took": self.drained_s, "device": self.device.elapsed_times(self.marks)}
 
     def go(self, control: socket.socket, nonce: str) -> dict[str, Any]:
         """Where its answers are, or what was wrong."""
@@ -342,6 +350,8 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
             with torch.no_grad():
                 found = caller.go(control, said["nonce"])
             say(control, {"nonce": said["nonce"], **found})
+            if caller.device.apart:
+                caller.drain_device()
         elif do == "memory":
             caller.set_memory(descriptors[0], int(said["size"]))
         elif do == "synchronize":

@@ -248,7 +248,7 @@ class VariantProcess:
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
         answer.off_clock_s, answer.helpers, answer.working = off_clock, helpers, awake
         if self.device.apart:
-            self._synchronize_device(answer, count, (end - begin) / 1e9)
+            self._synchronize_device(answer, count, (end - begin) / 1e9, end)
         self.process.stop()
         return answer, said | {"at once": at_once}
 
@@ -333,13 +333,13 @@ class VariantProcess:
             last = end
         return ""
 
-    def _synchronize_device(self, answer: Answer, count: int, whole_s: float) -> None:
-        """Waits until the process's device has nothing left to do, on any stream: after an answer that takes as long as
-        a message, by the process's clock too, which a busy machine does not stretch (one that lies about it still has
-        its kernels running when it is stopped). Its own events are read then; they show no more time than the clock."""
-        begin = time.perf_counter_ns()
+    def _synchronize_device(self, answer: Answer, count: int, whole_s: float, answered_ns: int) -> None:
+        """Waits until the process's device has nothing left to do, on any stream. How long that took since the answer
+        was said to be there is what the process says, which a busy machine and the look at the answer do not stretch,
+        and no more than the clock (one that lies about it still has its kernels running when it is stopped). Its own
+        events are read then; they show no more time than the clock."""
         said = self._heard({"do": "synchronize"}, count)
-        took = min((time.perf_counter_ns() - begin) / 1e9, seconds(said.get("took")))
+        took = min((time.perf_counter_ns() - answered_ns) / 1e9, seconds(said.get("took")))
         self.left = self.left + 2 if took > LEFT_S else max(0, self.left - 1)
         if self.left > OFTEN:
             answer.working = f"its device is at work for {took:.3g} s after its answer"
