@@ -112,14 +112,20 @@ def _every(op: Op, kernel: str) -> set[str]:
 # A line that is sorted has at most so many elements as registers hold: the kernels of longer ones are topk's. The
 # gradient of a sum is the same scan backwards: the scan of gradients is cumprod's. The gated delta rule goes two
 # ways, each a kernel of its own, as its gradients are. Cells of recurrent layers call the functions of activations,
-# whose kernel is of elements. The gradient of a mean is a view.
+# whose kernel is of elements. The gradient of a mean is a view. What a loss or a mean reads once needs no line that is
+# held for its next stage. Exponentials and roots of lines are functions of a module that has stages of its own.
+LOSSES = ("hinge_embedding", "huber", "l1", "mse", "smooth_l1")
 UNREACHED = {
     "sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"}),
     "gated_delta_rule.triton": frozenset({"_chunked", "_states", "_backward", "_of_vectors"}),
     "gated_delta_rule.triton_chunked": frozenset({"_recurrent", "_states", "_backward", "_of_vectors"}),
     "gated_delta_rule.triton_backward": frozenset({"_recurrent"}),
     "gru.triton": frozenset({"_elements"}), "lstm.triton": frozenset({"_elements"}),
-    "mean.triton": frozenset({"_elements"}),
+    "mean.triton": frozenset({"_elements", "_held"}),
+    **{f"{name}_loss.triton": frozenset({"_held"}) for name in LOSSES},
+    "binary_cross_entropy_with_logits.triton": frozenset({"_held"}), "kl_div.triton": frozenset({"_held"}),
+    "logsumexp.triton": frozenset({"_stage"}), "norm.triton": frozenset({"_stage"}),
+    "std.triton": frozenset({"_stage"}),
 }  # fmt: skip
 
 
