@@ -404,6 +404,8 @@ def test_parts_are_made_of_the_results(tmp_path: Path, diagnosis: Diagnosis) -> 
     (results / "ops-2-threads.json").write_text(json.dumps({**head, "rows": [case]}))
     (results / "models.json").write_text(json.dumps({**head, "rows": [model]}))
     (results / "diagnose-minilm.json").write_text(to_json(diagnosis))
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "classify.py").write_text("import time\n", encoding="utf-8")
     parts = {name: f"<!-- generated: {name} -->\n<!-- end generated -->\n" for name in readme.PARTS}
     (tmp_path / "README.md").write_text("".join(parts.values()))
     text = readme.generate(tmp_path, "README.md")

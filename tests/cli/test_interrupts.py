@@ -247,6 +247,6 @@ def test_an_interrupted_fix_is_kept_and_not_refused(
     assert said.startswith("Interrupted, so this is what was measured until then. No optimization applied: it was ")
     assert ("1 rejected, 1 not tried" in said) == bool(found) and "none applies" not in said
     assert "kernelworks diagnose prog.py:step --fix --budget 30" in said and "480" not in said
-    kept = from_json(Diagnosis, Path("out/prog.json").read_text(encoding="utf-8"))
+    kept = from_json(Diagnosis, Path("out/prog-step.json").read_text(encoding="utf-8"))
     assert kept.interrupted and kept.fix is not None and not kept.fix.refused
     assert "Interrupted, so this is what was measured" in page.diagnosis(kept)

@@ -415,7 +415,14 @@ UNSAID = ("varlen_attn", "block_sparse_attention", "adamw_", "grouped_linear")  
 OFF = {"argmax", "rope"}
 # Ops whose kernels no model was fitted to yet: what is predicted of them is their bytes and products alone.
 UNFITTED = {
-    "causal_conv1d", "celu", "cholesky_solve", "cumprod", "dequantize", "mish", "quantized_linear", "silu", "tanh",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "amax", "amin", "argmin", "avg_pool1d",
+    "avg_pool3d", "binary_cross_entropy_with_logits", "causal_conv1d", "celu", "cholesky_solve", "combine",
+    "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum",
+    "dequantize", "elu", "gather", "gru", "hinge_embedding_loss", "huber_loss", "index_add", "index_select",
+    "kernel_matmul", "kl_div", "l1_loss", "linear_attention", "logsigmoid", "logsumexp", "lstm", "matern12_matmul",
+    "matern32_matmul", "max_pool1d", "max_pool2d", "max_pool3d", "mean", "mish", "mse_loss", "nll_loss", "norm",
+    "paged_attention", "quantized_linear", "quick_gelu", "router_topk", "scatter_add", "silu", "smooth_l1_loss",
+    "softplus", "sort", "std", "tanh", "tanhshrink", "topk", "var",
 }  # fmt: skip
 
 
