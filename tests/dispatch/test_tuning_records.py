@@ -27,6 +27,7 @@ from kernelworks.dispatch.tuning_records import (
     verdict,
 )
 from kernelworks.machine import machine, place_of
+from kernelworks.ops.pooling.adaptive_avg_pool import ADAPTIVE_AVG_POOL2D
 
 OP = OPS["rms_norm"]
 OURS = Kernel(
@@ -279,3 +280,9 @@ def test_tuning_records_that_ship_are_whole() -> None:
         found, word = tuning_records._read(path)
         assert found and not word
         assert {t.place for t in found} == {path.stem}
+
+
+def test_what_a_tuple_says_tells_two_calls_apart() -> None:
+    x = torch.empty(1, 2, 8, 8)
+    made = [call_of(ADAPTIVE_AVG_POOL2D.request("forward", (x, size))) for size in ((1, 1), (4, 4), (4, 2))]
+    assert len(set(made)) == 3 and all("output_size=(" in call for call in made)

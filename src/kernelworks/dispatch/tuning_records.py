@@ -168,7 +168,7 @@ def call_of(request: Request) -> str:
             words.append(f"{name} {_several(value)}")
         elif name in request.switches:
             words += [name] if value is not None else []
-        elif isinstance(value, (bool, int, str)) and name not in request.free:
+        elif isinstance(value, (bool, int, str, tuple)) and name not in request.free:
             words.append(f"{name}={value}")
     return "; ".join(words + _gradients(request))
 
