@@ -3,10 +3,13 @@ page explains their parts."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -142,10 +145,15 @@ def _compared(before: str, after: str) -> Callable[[Path], str]:
     """What ``kernelworks compare`` prints of two diagnoses on record."""
 
     def part(root: Path) -> str:
-        paths = [root / RESULTS / name for name in (before, after)]
+        paths = [(root / RESULTS / name).resolve() for name in (before, after)]
         if not all(path.is_file() for path in paths):
             return ""
-        lines = _text_lines(report_compare.comparison(compare.compare(*paths)))
+        names = [Path(folder) / "classify-epoch.json" for folder in ("before", "after")]  # as commands say
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            for name, path in zip(names, paths, strict=True):
+                name.parent.mkdir()
+                shutil.copyfile(path, name)
+            lines = _text_lines(report_compare.comparison(compare.compare(*names)))
         return "\n".join(["```text", *lines, "```", ""])
 
     return part
