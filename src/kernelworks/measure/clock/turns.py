@@ -53,8 +53,7 @@ def measuring_alone(say: Say, notice: Say | None = None, most_s: float = MOST_S)
         for file in reversed(files):
             _held.remove(file)
             with contextlib.suppress(OSError):
-                if Path(file.name).name != MACHINE or len(files) == 1:
-                    file.truncate(0)
+                file.truncate(0)
             file.close()
 
 
