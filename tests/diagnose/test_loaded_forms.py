@@ -72,3 +72,28 @@ def test_a_second_process_finds_what_the_first_has_compiled(random: bool, tmp_pa
         program.run()
     assert counters["aot_autograd"]["autograd_cache_hit"] >= 1
     assert not counters["aot_autograd"]["autograd_cache_miss"] and not counters["inductor"]["fxgraph_cache_miss"]
+
+
+def test_a_build_that_is_cut_off_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.cpp_builder import CppBuilder
+
+    from kernelworks.diagnose.optimizations.compiler_choices import choosing_nothing
+
+    ends = [True, False]
+
+    def linked(self: Any) -> None:
+        Path(self._output.split()[-1]).write_bytes(b"a part" if ends[0] else b"all of it")
+        if ends.pop(0):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(CppBuilder, "build", linked)
+    target, builder = tmp_path / "x.so", object.__new__(CppBuilder)
+    builder._target_file, builder._output = str(target), f"-o {target}"
+    with choosing_nothing():
+        with pytest.raises(KeyboardInterrupt):
+            builder.build()
+        assert list(tmp_path.iterdir()) == [] and builder._output == f"-o {target}"
+        builder.build()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.so"] and target.read_bytes() == b"all of it"

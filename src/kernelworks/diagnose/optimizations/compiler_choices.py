@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ def choosing_undisturbed() -> Iterator[None]:
     with (
         _replaced(CachingAutotuner, "autotune_to_one_config", alone),
         _replaced(AlgorithmSelectorCache, "benchmark", alone),
+        _built_whole(),
     ):
         yield
 
@@ -56,7 +58,37 @@ def choosing_nothing() -> Iterator[None]:
     with (
         _replaced(CachingAutotuner, "benchmark_all_configs", first),
         _replaced(AutotuneCache, "save", nothing),
+        _built_whole(),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _built_whole() -> Iterator[None]:
+    """Within, what inductor builds of C++ has its name once it is whole: inductor takes what has the name for whole,
+    and a linker that is ended with its process would leave a part of a library in the user's cache for good."""
+    from torch._inductor.cpp_builder import CppBuilder
+
+    def whole(was: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(was)
+        def build(self: Any) -> Any:
+            target, output = getattr(self, "_target_file", ""), getattr(self, "_output", "")
+            part = f"{target}.{os.getpid()}"
+            if not target or not output.endswith(target):  # named in another way: a relative one, or of another torch
+                return was(self)
+            self._output = output.removesuffix(target) + part
+            try:
+                found = was(self)
+                os.replace(part, target)
+            finally:
+                self._output = output
+                with contextlib.suppress(OSError):
+                    os.unlink(part)
+            return found
+
+        return build
+
+    with _replaced(CppBuilder, "build", whole):
         yield
 
 
