@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from kernelworks.ops.quantization.rowwise_linear import OP
+from kernelworks.ops.quantization.rowwise_linear.triton import ROWS
 
 
 @pytest.mark.parametrize("of", [torch.int8, torch.float8_e4m3fn], ids=["int8", "float8"])
 def test_a_prepared_call_hands_on_bytes(of: torch.dtype) -> None:
     """A replay would know the weight by its address and hand on float8, which the kernel does not compile for."""
-    pytest.importorskip("triton")
-    from kernelworks.ops.quantization.rowwise_linear.triton import ROWS
-
     x, scale = torch.empty(1, 40, device="meta"), torch.empty(9, device="meta")
     weight = torch.empty(9 * 40 + 1, dtype=of, device="meta")[1:].view(9, 40)
     call = OP.kernel("triton").prepare("forward", (x, weight, scale, None))
