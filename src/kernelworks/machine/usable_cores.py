@@ -23,9 +23,9 @@ def _quotas() -> Iterator[float]:
     """The cores that each group allows that sets a limit."""
     for controllers, path in _groups():
         if not controllers:
-            trees, files = [MOUNTED, MOUNTED / "unified"], ("cpu.max",)
+            trees, files = [MOUNTED, MOUNTED / "unified"], ["cpu.max"]
         elif "cpu" in controllers.split(","):
-            trees, files = [MOUNTED / name for name in CPU_TREES], ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            trees, files = [MOUNTED / name for name in CPU_TREES], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
         for tree in trees:
@@ -45,7 +45,7 @@ def _groups() -> Iterator[tuple[str, str]]:
         lines = GROUPS_OF_PROCESS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         lines = []
-    found = [line.split(":", 2)[1:] for line in lines if line.count(":") >= 2]
+    found = [(line.split(":", 2)[1], line.split(":", 2)[2]) for line in lines if line.count(":") >= 2]
     for controllers, path in found or [("", "/"), ("cpu", "/")]:
         parts = [part for part in path.split("/") if part not in ("", ".", "..")]
         yield controllers, "/".join(parts)
