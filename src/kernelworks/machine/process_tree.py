@@ -18,8 +18,8 @@ from kernelworks.machine.process_state import every_process, process_state
 __all__ = ["ProcessTree"]
 
 POLL_S = 0.002
-ENDED = frozenset("ZX")
-STILL_STATES = ENDED | frozenset("Tt")  # states of a process that does nothing
+ENDED_STATES = frozenset("ZX")
+STILL_STATES = ENDED_STATES | frozenset("Tt")  # states of a process that does nothing
 
 
 class ProcessTree:
@@ -70,7 +70,7 @@ class ProcessTree:
     def end(self, most_s: float = 2.0) -> None:
         """Kills all of them, also those that are halted."""
         ends = time.monotonic() + most_s
-        while (left := [pid for pid in self.members() if _letter(pid) not in ENDED]) and time.monotonic() < ends:
+        while (left := [pid for pid in self.members() if _letter(pid) not in ENDED_STATES]) and time.monotonic() < ends:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
             time.sleep(POLL_S)
