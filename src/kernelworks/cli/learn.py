@@ -17,7 +17,7 @@ __all__ = ["VERBS"]
 ACTIONS = ("list", "start", "show", "hint", "check", "solution", "cpp")
 MEANT = {
     "next": "start", "begin": "start", "open": "start", "run": "check", "test": "check", "compile": "check",
-    "submit": "check", "help": "--help", "progress": "list", "answer": "solution", "solve": "solution", "c++": "cpp",
+    "submit": "check", "help": "--help", "progress": "list", "answer": "solution", "c++": "cpp",
 }  # fmt: skip
 
 
