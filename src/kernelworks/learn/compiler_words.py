@@ -310,13 +310,13 @@ TABLE: tuple[tuple[str, Callable[[re.Match[str], str, str], str]], ...] = (
     (r"increment expression has no effect", _said("this changes no counter: ++i adds 1, i += 4 adds 4")),
     (r"statement has no effect|value computed is not used", _no_effect),
 )  # fmt: skip
-UNDECLARED = re.compile(rf"{Q}(?P<name>\w+){Q} was not declared in this scope")
+UNDECLARED_NAME = re.compile(rf"{Q}(?P<name>\w+){Q} was not declared in this scope")
 
 
 def in_plain_words(said: str, code: str, text: str, line: int = 0) -> str:
     """What a message of g++ about the line ``code`` of the file ``text``, which is number ``line``, means to a learner;
     empty if it is in no table."""
-    undeclared = UNDECLARED.search(said)
+    undeclared = UNDECLARED_NAME.search(said)
     if undeclared:
         return _undeclared(undeclared, code, text, line)
     before = code.partition("//")[0]
