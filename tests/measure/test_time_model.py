@@ -422,7 +422,8 @@ UNFITTED = {
     "kernel_matmul", "kl_div", "l1_loss", "linear_attention", "logcumsumexp", "logsigmoid", "logsumexp", "lstm",
     "matern12_matmul", "matern32_matmul", "max_pool1d", "max_pool2d", "max_pool3d", "mean", "mish", "mse_loss",
     "muon_momentum_", "nll_loss", "norm", "paged_attention", "quantized_linear", "quick_gelu", "router_topk",
-    "rowwise_dequantize", "rowwise_quantize", "scatter_add", "silu", "smooth_l1_loss", "softplus", "sort", "std", "tanh", "tanhshrink", "topk", "var",
+    "rowwise_dequantize", "rowwise_quantize", "scatter_add", "silu", "smooth_l1_loss", "softplus", "sort", "std",
+    "tanh", "tanhshrink", "topk", "var",
 }  # fmt: skip
 
 
