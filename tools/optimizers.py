@@ -129,8 +129,7 @@ def _face(entry: Optimizer) -> str:
         for letter, name in entry.states.items()
     ]
     numbers = [
-        f"        {name}: {FLAGS[name] if isinstance(kind, Flag) else kind}."
-        for name, kind in entry.numbers.items()
+        f"        {name}: {FLAGS[name] if isinstance(kind, Flag) else kind}." for name, kind in entry.numbers.items()
     ]
     formula = "\n".join(f"        {part}" for part in entry.formula.split(", "))
     flop = template_of(entry, TABLE.op_package).work[0]
