@@ -8,6 +8,13 @@ kept here. Each problem is judged at the sizes that ``check-problem`` halves it 
 what ``--only`` names; ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which
 others left the machine alone: a row without them goes without. Ours is the problem's module after a swap, with the
 kernels that are verified on this kind of machine; where none is, torch runs there too.
+
+Several processes, or several machines, share the problems out and put their rows together afterwards:
+
+    python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level2 KERNELBENCH/level3 --share 3/32 --out rows-3.json
+    python benchmarks/kernelbench_scoreboard.py --merge rows-*.json
+
+``--most`` and ``--memory`` bound what a problem may take: one that takes more has a row that says so.
 """
 
 from __future__ import annotations
@@ -20,7 +27,10 @@ import hashlib
 import json
 import os
 import re
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +65,13 @@ QUICK = Budget(
 )
 FULL = dataclasses.replace(QUICK, reference_s=20.0, most_cases=48, many=200, many_s=3.0, looks=2, gradients=2)
 VARIANTS = ("eager", "compiled", "ours")
+SHORTEST_S = 10.0  # in which a problem can be asked
+BEGUN = "begun"  # a row of a problem that its process has not come to the end of, or never will
+OVER = "not judged"  # a row of a problem that took more time or memory than it was given
+
+
+class Overrun(BaseException):  # not for whoever takes a candidate's exceptions
+    """A problem takes more than it was given."""
 
 
 def said_of(found: Judgement) -> str:
@@ -102,23 +119,38 @@ def _judged(problem: Problem, source: str, threads: int, times: bool, nursery: N
 
 def table(record: dict[str, Any]) -> str:
     rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
-    judged = [r for r in rows if r["reference"]]
-    right = sum(r["reference"] == "right" for r in judged)
     clocked = [r for r in rows if r.get("times")]
-    lines = [
-        f"{len(rows)} problems; {len(judged)} are worth a score. The judge takes {right} of their references for "
-        f"right. Times are on record for {len(clocked)}.",
-        "", "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    machines = list(dict.fromkeys(r["machine"] for r in rows))
+    lines = [_told(rows) + f" Times are on record for {len(clocked)}.", ""]
+    levels = list(dict.fromkeys(_place(r["problem"])[0] for r in rows))
+    if len(levels) > 1:
+        each = ((level, [r for r in rows if _place(r["problem"])[0] == level]) for level in levels)
+        lines += [*(f"- {level}: {_told(those)}" for level, those in each), ""]
+    lines += [
+        "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit | machine |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for r in rows:
         sizes = ", ".join(f"`{name}={size}`" for name, size in r["sizes"].items()) or "its own"
         sound = r["verdict"] + (f": {', '.join(dict.fromkeys(r['findings']))}" if r["findings"] else "")
         lines.append(
-            f"| {r['problem']} | {sizes} | {sound} | {_cell(r['reference'])} | {' | '.join(_times(r.get('times')))} |"
+            f"| {r['problem']} | {sizes} | {_cell(sound)} | {_cell(r['reference'])} | "
+            f"{' | '.join(_times(r.get('times')))} | {1 + machines.index(r['machine'])} |"
         )
-    named = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
-    return "\n".join([*lines, "", f"<sub>{record['machine']}, {named}, {record['date']}</sub>", ""])
+    named = (f"<sub>Machine {number}: {name}</sub>" for number, name in enumerate(machines, 1))
+    return "\n".join([*lines, "", "<br>\n".join(named), ""])
+
+
+def _told(rows: list[dict[str, Any]]) -> str:
+    judged = [r for r in rows if r["reference"]]
+    right = sum(r["reference"] == "right" for r in judged)
+    over = sum(r["verdict"] == OVER for r in rows)
+    left = f" {over} took more time or memory than a problem is given." if over else ""
+    are, many = "is" if len(judged) == 1 else "are", "problem" if len(rows) == 1 else "problems"
+    return (
+        f"{len(rows)} {many}; {len(judged)} {are} worth a score. The judge takes {right} of their references for "
+        f"right.{left}"
+    )
 
 
 def _times(found: dict[str, Any] | None) -> list[str]:
@@ -143,53 +175,159 @@ def page(text: str, record: dict[str, Any]) -> str:
     return PART.sub(lambda match: match[1] + table(record) + match[2], text)
 
 
-def written(rows: dict[str, Any]) -> None:
-    record = {
-        "rows": rows, "machine": machine().name, "versions": versions(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }  # fmt: skip
-    text = page(PAGE.read_text(encoding="utf-8"), record)
-    for path, new in ((RECORD, json.dumps(record, indent=1) + "\n"), (PAGE, text)):
+def here() -> str:
+    """This machine, what runs on it, and the day."""
+    named = ", ".join(f"{package} {version}" for package, version in versions().items())
+    return f"{machine().name}, {named}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
+
+
+def known(path: Path) -> dict[str, Any]:
+    """The rows of a record, by problem."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.is_file() else {}
+
+
+def written(rows: dict[str, Any], out: Path) -> None:
+    """The record, and its page if it is the one that is published."""
+    record = {"rows": rows}
+    texts = {out: json.dumps(record, indent=1) + "\n"}
+    if out == RECORD:
+        texts[PAGE] = page(PAGE.read_text(encoding="utf-8"), record)
+    for path, new in texts.items():
         aside = path.with_suffix(".new")
         aside.write_text(new, encoding="utf-8")
         os.replace(aside, path)
 
 
-def main() -> None:
+def merged(rows: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows with those of others in their places: one that was judged before one that was not, else the later."""
+    found = dict(rows)
+    for each in others:
+        for name, one in each.items():
+            if one["verdict"] != BEGUN and not (one["verdict"] == OVER and name in found):
+                found[name] = one
+    return found
+
+
+@contextlib.contextmanager
+def bounded(seconds: float, gib: float) -> Iterator[None]:
+    """Raises Overrun in the block once it has taken so long, or its processes hold so much memory. The judge's work is
+    done in processes of its own: this one waits for them, so that a signal is heard at once."""
+    over = threading.Event()
+    said: list[str] = []
+
+    def heard(*_: object) -> None:
+        raise Overrun(said[0] if said else "interrupted")
+
+    def watch() -> None:
+        until = time.monotonic() + seconds
+        while not over.wait(0.5):
+            held = _held_bytes(os.getpid()) / 2**30
+            if time.monotonic() > until or held > gib:
+                said.append(f"more than {seconds:.0f} s" if held <= gib else f"more than {gib:.0f} GiB")
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                return
+
+    before = signal.signal(signal.SIGUSR1, heard)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def _held_bytes(root: int) -> int:
+    """What a process and all that descend from it hold in memory."""
+    parents, held = {}, {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+                parents[int(entry.name)] = int(fields.split()[1])
+                held[int(entry.name)] = int(fields.split()[21]) * os.sysconf("SC_PAGE_SIZE")
+    family, size = {root}, 0
+    while len(family) > size:
+        size = len(family)
+        family |= {pid for pid, parent in parents.items() if parent in family}
+    return sum(held.get(pid, 0) for pid in family)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument(
-        "--only",
-        default="",
-        help="of problems whose names contain one of these, by comma",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=3600.0,
-        help="after which no further problem is begun",
-    )
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--only", default="", help="of problems whose names contain one of these, by comma")
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th problem alone, from the I-th on")
+    parser.add_argument("--out", type=Path, default=RECORD, help="a file of its own for the rows, and no page")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put rows into the record; judge none")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
+    parser.add_argument("--until", type=float, default=float("inf"), help="the second of the epoch at which it ends")
+    parser.add_argument("--most", type=float, default=1800.0, help="seconds that a problem is given")
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a problem's processes may hold together")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="of what has none on record, too")
-    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--anew", action="store_true", help="forget what is on record")
     args = parser.parse_args()
+    if bool(args.folders) == bool(args.merge):
+        parser.error("one of the two: folders of problems, or --merge with files of rows")
+    return args
+
+
+def problems(args: argparse.Namespace, rows: dict[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Those that are asked for and not on record."""
+    files = (path for folder in args.folders for path in folder.glob("*.py"))
+    order = sorted(files, key=lambda path: _place(f"{path.parent.name}/{path.name}"))
+    first, _, step = args.share.partition("/")
+    for path in order[int(first) :: int(step)]:
+        name = f"{path.parent.name}/{path.stem.rstrip('_')}"
+        there = name in rows and (not args.times or "times" in rows[name])
+        if any(word in name for word in args.only.split(",")) if args.only else not there:
+            yield name, path
+
+
+def asked(name: str, path: Path, args: argparse.Namespace, held: contextlib.ExitStack, nursery: Nursery | None) -> Any:
+    """The row of a problem and the nursery that is left: none where the problem took more than it is given."""
+    start = time.monotonic()
+    try:
+        with bounded(min(args.until - time.time(), args.most), args.memory):
+            nursery = nursery or held.enter_context(Nursery())
+            return row(path, args.threads, args.times, nursery), nursery
+    except Overrun as error:
+        held.close()
+        if args.until - time.time() < 1.0:
+            return None, None
+        took = round(time.monotonic() - start, 1)
+        return blank(name, OVER) | {"findings": [str(error)], "took_s": took}, None
+
+
+def blank(name: str, verdict: str) -> dict[str, Any]:
+    return {"problem": name, "sizes": {}, "verdict": verdict, "findings": [], "reference": ""}
+
+
+def main() -> None:
+    args = _arguments()
     os.environ["KERNELWORKS_CHOOSE"] = "listed"  # a judge's process sees no tuning record: torch would run
-    rows = {} if args.anew or not RECORD.is_file() else json.loads(RECORD.read_text(encoding="utf-8"))["rows"]
-    begin = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        nursery = stack.enter_context(Nursery())
-        files = (path for folder in args.folders for path in folder.glob("*.py"))
-        for path in sorted(files, key=lambda path: _place(f"{path.parent.name}/{path.name}")):
-            name = f"{path.parent.name}/{path.stem.rstrip('_')}"
-            there = name in rows and (not args.times or "times" in rows[name])
-            if args.only and not any(word in name for word in args.only.split(",")):
-                continue
-            if (there and not args.only) or time.monotonic() - begin > args.seconds:
-                continue
-            rows[name] = row(path, args.threads, args.times, nursery)
-            found = rows[name]
-            print(name, found["verdict"], found["reference"], found["took_s"], flush=True)
-            written(rows)
+    rows = {} if args.anew else known(args.out)
+    if args.merge:
+        written(merged(rows, [known(path) for path in args.merge]), args.out)
+        return
+    begin, on = time.monotonic(), here()
+    nursery: Nursery | None = None
+    with contextlib.ExitStack() as held:
+        for name, path in list(problems(args, rows)):
+            if time.monotonic() - begin > args.seconds or args.until - time.time() < SHORTEST_S:
+                break
+            before = rows.get(name)
+            if args.out != RECORD:  # whoever starts again after a process that was killed does not ask it once more
+                written(rows | {name: blank(name, BEGUN) | {"machine": on}}, args.out)
+            made, nursery = asked(name, path, args, held, nursery)
+            if made is None:  # the end of the time, not of what the problem is given
+                rows = {one: each for one, each in rows.items() if one != name or before}
+            else:
+                rows[name] = made | {"machine": on}
+                print(name, made["verdict"], made["reference"], made["took_s"], flush=True)
+            written(rows, args.out)
 
 
 if __name__ == "__main__":

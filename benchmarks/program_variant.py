@@ -227,10 +227,8 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
             raise RuntimeError(f"not applied: {'; '.join(missing)}")
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
-        switches = {
-            mode: variant for mode in named if (variant := switched(run, plan.suspend, model, mode)) is not None
-        }
-        found = timed(run, plan.suspend, warming_up=True, switches=switches)
+        switches = {mode: variant for mode in named if (variant := switched(run, plan.aside, model, mode)) is not None}
+        found = timed(run, plan.aside, warming_up=True, switches=switches)
     own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
     return {**found, **own, "differs": answered(answer, kept)}
 

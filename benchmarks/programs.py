@@ -175,6 +175,7 @@ def fixed(name: str, file: str, scratch: Path, limit: float, end: float, more: l
     breakdown, wall, fix = record["time_breakdown"], record["wall_s"], record["fix"]
     return {
         **{key: fix[key] for key in KEPT if key in fix},
+        **({"predicted_gain_s": None} if fix["unknown_prediction"] else {}),
         "optimizations": [{key: tried[key] for key in TRIED} for tried in fix["optimizations"]],
         "wall_s": wall, "sentence": record["sentence"], "time_breakdown": sum(breakdown.values()) / wall,
         "unexplained": breakdown.get("unexplained", 0.0) / wall, "exit": process.process.returncode,

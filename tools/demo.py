@@ -115,7 +115,7 @@ def result_line(program: Program, record: dict[str, Any]) -> str:
     fix, page = record.get("fix") or {}, f"page: {OUT / program.file}.html"
     if not is_faster(record):
         return f"  {program.name:<14} no optimization was faster within its budget   {page}"
-    predicted = fix["predicted_gain_s"]
+    predicted = None if fix["unknown_prediction"] else fix["predicted_gain_s"]
     said = "unknown on this machine" if predicted is None else _ms(predicted)
     rough = ", rough" if fix["rough"] else ""
     return (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ def scoreboard(monkeypatch: pytest.MonkeyPatch) -> Any:
 def row(number: int, **more: Any) -> dict[str, Any]:
     return {
         "problem": f"level1/{number}_x", "sizes": {"N": 4}, "verdict": "worth scoring", "findings": [],
-        "reference": "right",
+        "reference": "right", "machine": "M, torch 2, 2026-01-01",
     } | more  # fmt: skip
 
 
@@ -39,18 +41,51 @@ def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
         row(10), row(2, times=times), row(3, reference="refused: late answer: a|b"),
         row(1, verdict="not worth scoring", findings=["zeros", "zeros"], reference=""),
     ]  # fmt: skip
-    record = {
-        "rows": dict(enumerate(rows)),
-        "machine": "M",
-        "versions": {"torch": "2"},
-        "date": "2026-01-01",
-    }
-    lines = scoreboard.table(record).splitlines()
+    lines = scoreboard.table({"rows": dict(enumerate(rows))}).splitlines()
     assert lines[0].startswith("4 problems; 3 are worth a score. The judge takes 2 of their references for right")
     assert lines[0].endswith("for 1.")
-    assert lines[4:8] == [
-        "| level1/1_x | `N=4` | not worth scoring: zeros |  |  |  |  |  |",
-        "| level1/2_x | `N=4` | worth scoring | right | 3 us | 2 us | 1 us | 50% (DRAM) |",
-        "| level1/3_x | `N=4` | worth scoring | refused: late answer: a/b |  |  |  |  |",
-        "| level1/10_x | `N=4` | worth scoring | right |  |  |  |  |",
-    ]
+    assert lines[4:] == [
+        "| level1/1_x | `N=4` | not worth scoring: zeros |  |  |  |  |  | 1 |",
+        "| level1/2_x | `N=4` | worth scoring | right | 3 us | 2 us | 1 us | 50% (DRAM) | 1 |",
+        "| level1/3_x | `N=4` | worth scoring | refused: late answer: a/b |  |  |  |  | 1 |",
+        "| level1/10_x | `N=4` | worth scoring | right |  |  |  |  | 1 |",
+        "", "<sub>Machine 1: M, torch 2, 2026-01-01</sub>",
+    ]  # fmt: skip
+
+
+def test_a_row_says_which_machine_it_was_judged_on_and_a_level_has_its_own_sum(scoreboard: Any) -> None:
+    rows = [row(1), row(2, problem="level2/2_x", machine="N", verdict=scoreboard.OVER, reference="")]
+    lines = scoreboard.table({"rows": dict(enumerate(rows))}).splitlines()
+    assert lines[2] == "- level1: 1 problem; 1 is worth a score. The judge takes 1 of their references for right."
+    assert lines[3].startswith("- level2: 1 problem; 0 are worth a score.")
+    assert lines[3].endswith("1 took more time or memory than a problem is given.")
+    assert [line.rsplit("|", 2)[1].strip() for line in lines if line.startswith("| level")] == ["1", "2"]
+    assert lines[-2:] == ["<sub>Machine 1: M, torch 2, 2026-01-01</sub><br>", "<sub>Machine 2: N</sub>"]
+
+
+def test_shares_are_every_problem_once_and_merged_rows_are_all_of_them(
+    scoreboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level, number in ((2, 10), (2, 9), (3, 1), (3, 2), (3, 3)):
+        path = tmp_path / f"level{level}" / f"{number}_x_.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    folders = [str(tmp_path / "level2"), str(tmp_path / "level3")]
+    shares = []
+    for share in range(3):
+        monkeypatch.setattr("sys.argv", ["scoreboard", *folders, "--share", f"{share}/3"])
+        shares.append([name for name, _ in scoreboard.problems(scoreboard._arguments(), {})])
+    assert shares == [["level2/9_x", "level3/2_x"], ["level2/10_x", "level3/3_x"], ["level3/1_x"]]
+    begun, over, right = row(1, verdict=scoreboard.BEGUN), row(2, verdict=scoreboard.OVER), row(2)
+    assert scoreboard.merged({"b": right}, [{"a": begun}, {"b": over}, {"c": over}]) == {"b": right, "c": over}
+    assert scoreboard.merged({"b": over}, [{"b": right}]) == {"b": right}
+
+
+def test_a_problem_that_takes_too_long_or_too_much_memory_is_left(scoreboard: Any) -> None:
+    with pytest.raises(scoreboard.Overrun, match="more than 0 s"), scoreboard.bounded(0.0, 1024.0):
+        time.sleep(60)
+    with pytest.raises(scoreboard.Overrun, match="more than 0 GiB"), scoreboard.bounded(600.0, 0.01):
+        time.sleep(60)
+    with scoreboard.bounded(600.0, 1024.0):
+        pass
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL

@@ -15,6 +15,7 @@ import pytest
 
 from kernelworks.build import BuildError, cache, cpp
 from kernelworks.build.cache import intact
+from kernelworks.machine import environment
 
 SOURCE = '#include "kernel.hpp"\nKW_EXPORT(answer) { args.tensor(0).ptr<float>()[0] = 42.0f; }\n'
 
@@ -215,3 +216,22 @@ def test_importing_looks_for_no_gpu_and_imports_no_triton() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n", done.stderr[-2000:]
+
+
+INTRINSICS = """#include <immintrin.h>
+unsigned long long each(unsigned long long x, __m256 a, __m256i b) {
+    a = _mm256_fmadd_ps(a, _mm256_set1_ps(_cvtsh_ss(3)), a);
+    return _pext_u64(x, 7) + _lzcnt_u64(x) + _mm256_movemask_ps(a) + _mm256_movemask_epi8(_mm256_add_epi32(b, b));
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512"])
+def test_a_target_reads_the_intrinsics_that_it_has(target: str) -> None:
+    """One of each extension of the target; of AVX-512's headers nothing where it has no AVX-512."""
+    flags = [*cpp.COMMON_FLAGS, *cpp.TARGETS[target].flags, *cpp._include_flags(), "-x", "c++", "-"]
+    command = [environment.compiler(), "-E", *flags]
+    read = subprocess.run(command, input=INTRINSICS, capture_output=True, text=True, check=True).stdout
+    assert ("__m512" in read) is (target == "avx512")
+    command = [environment.compiler(), "-fsyntax-only", "-Werror", *flags]
+    subprocess.run(command, input=INTRINSICS, text=True, check=True)

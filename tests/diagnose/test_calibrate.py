@@ -28,7 +28,7 @@ def test_where_predictions_have_not_held_the_program_corrects_them(
     assert one.applied == (predicted is not None) and "turns of the program itself" in one.how
     assert ("unknown on this machine" in one.how) == (predicted is None)
     if predicted is not None:
-        assert found.predicted_gain_s == pytest.approx(predicted * WALL)
+        assert found.predicted_gain_s == pytest.approx(predicted * WALL) and not found.unknown_prediction
 
 
 def test_a_calibrated_prediction_counts_what_is_in_its_place(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

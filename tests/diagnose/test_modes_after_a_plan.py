@@ -159,7 +159,7 @@ def test_threads_that_call_one_model(name: str) -> None:
         for thread in threads:
             thread.start()
         for _ in range(20):  # out and in again while they call
-            with applied.suspend():
+            with applied.aside():
                 pass
         for thread in threads:
             thread.join()

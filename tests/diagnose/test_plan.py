@@ -167,16 +167,16 @@ def test_a_plan_steps_aside_and_is_back_as_it_was() -> None:
     first, second = Net(), Net()
     with applied(planned(Candidate("marks", EVERYWHERE, "yes"), roots=(Net(), Net()))) as found:
         first(X)
-        with found.suspend():
+        with found.aside():
             second(X)
             assert not any("marked" in vars(net) for net in (first, second))
-            with found.suspend():
+            with found.aside():
                 assert "marked" not in vars(first)
             assert "marked" not in vars(first)
         assert "marked" in vars(first) and "marked" not in vars(second)
         second(X)
         assert "marked" in vars(second)
-        with found.suspend():
+        with found.aside():
             found.undo()
         assert not found.active
     assert not any("marked" in vars(net) for net in (first, second))

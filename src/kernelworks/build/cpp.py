@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 SIMD = Path(__file__).resolve().parent.parent / "simd"
+INTRINSICS = Path(__file__).resolve().parent / "intrinsics"  # a compiler's headers, read as far as the target goes
 COMMON_FLAGS = (
     "-std=gnu++20", "-O3", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas",
@@ -104,7 +105,7 @@ def flags_of(source: Path, target: str) -> tuple[str, ...]:
 def _include_flags() -> list[str]:
     import tvm_ffi.libinfo as libinfo
 
-    folders = {libinfo.find_include_path(), libinfo.find_dlpack_include_path(), str(SIMD)}
+    folders = {libinfo.find_include_path(), libinfo.find_dlpack_include_path(), str(SIMD), str(INTRINSICS)}
     return [f"-I{folder}" for folder in sorted(folders)]
 
 

@@ -106,7 +106,7 @@ def _outcome(fix: Fix | None) -> list[str]:
         return []
     if not fix.rounds:
         return [f"no optimization is applied yet: {fix.ended}" if fix.ended else NO_FIX]
-    brought, predicted = f"brought {_ms(fix.gain_s)} ms", fix.predicted_gain_s
+    brought, predicted = f"brought {_ms(fix.gain_s)} ms", fix.told_prediction_s
     if predicted is None:
         return [f"the fix {brought}, of which nothing was predicted"]
     return [f"the fix was predicted to bring {_ms(predicted)} ms and {brought}"]

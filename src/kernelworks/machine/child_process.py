@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+from kernelworks.machine.process_state import every_process, process_state, thread_states
 
 __all__ = ["COMPILERS", "Tree", "tree_now", "wait_unless_stuck"]
 
@@ -39,14 +40,8 @@ def wait_unless_stuck(child: int) -> int | None:
 def _state(pid: int) -> tuple[bool, float]:
     """Whether all threads of a process sleep, and the seconds of processor that it has used. Where the system does not
     say, it is taken to be busy."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        states = [
-            (task / "stat").read_bytes().rpartition(b")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
-        ]
-        return set(states) == {b"S"}, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return False, 0.0
+    found, threads = process_state(pid), thread_states(pid)
+    return (set(threads) == {"S"}, found.own_cpu_s) if found is not None else (False, 0.0)
 
 
 @dataclass(frozen=True)
@@ -60,20 +55,12 @@ class Tree:
 def tree_now(root: int) -> Tree:
     """What a process and those below it have used by now, in whatever group or session they are, and whether a compiler
     is one of them. Cost: some ms: all processes are read."""
-    names: dict[int, str] = {}
-    ticks: dict[int, int] = {}
+    every = dict(every_process())
     below: dict[int, list[int]] = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            name, _, rest = (place / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-        except OSError:  # it has ended meanwhile
-            continue
-        fields, pid = rest.split(), int(place.name)
-        if len(fields) > 14:
-            names[pid], ticks[pid] = name, sum(map(int, fields[11:15]))
-            below.setdefault(int(fields[1]), []).append(pid)
+    for pid, state in every.items():
+        below.setdefault(state.parent, []).append(pid)
     members = [root]
     for pid in members:  # which grows meanwhile
         members += below.get(pid, ())
-    used = sum(ticks.get(pid, 0) for pid in members) / os.sysconf("SC_CLK_TCK")
-    return Tree(used, any(names.get(pid) in COMPILERS for pid in members))
+    found = [every[pid] for pid in members if pid in every]
+    return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found))

@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kernelworks.machine.process_state import every_process, process_state
+
 __all__ = ["ProcessTree"]
 
 POLL_S = 0.002
-STILL_STATES = frozenset("TtZX")  # states of a process that does nothing
+ENDED_STATES = frozenset("ZX")
+STILL_STATES = ENDED_STATES | frozenset("Tt")  # states of a process that does nothing
 
 
 class ProcessTree:
@@ -33,11 +36,9 @@ class ProcessTree:
         below: dict[int, list[int]] = {}
         marked: list[int] = []
         own = os.getpid()
-        for place in Path("/proc").glob("[0-9]*"):
-            pid = int(place.name)
-            parent = _field(pid, 1)
-            if parent and pid != own:
-                below.setdefault(int(parent), []).append(pid)
+        for pid, state in every_process():
+            if pid != own:
+                below.setdefault(state.parent, []).append(pid)
                 if self._mark in _environment(pid):
                     marked.append(pid)
         found = dict.fromkeys(self._roots())
@@ -56,7 +57,7 @@ class ProcessTree:
             for pid in fresh:  # what these have started meanwhile is found in the next look
                 _signal(pid, signal.SIGSTOP)
             stopped.update(fresh)
-            if not fresh and all(_field(pid, 0) in STILL_STATES or not _field(pid, 0) for pid in stopped):
+            if not fresh and all(_letter(pid) in STILL_STATES for pid in stopped):
                 return True
             if time.monotonic() > ends:
                 return False
@@ -69,9 +70,7 @@ class ProcessTree:
     def end(self, most_s: float = 2.0) -> None:
         """Kills all of them, also those that are halted."""
         ends = time.monotonic() + most_s
-        while (left := [pid for pid in self.members() if _field(pid, 0) not in {"", "Z", "X"}]) and (
-            time.monotonic() < ends
-        ):
+        while (left := [pid for pid in self.members() if _letter(pid) not in ENDED_STATES]) and time.monotonic() < ends:
             for pid in left:
                 _signal(pid, signal.SIGKILL)
             time.sleep(POLL_S)
@@ -82,12 +81,10 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _field(pid: int, at: int) -> str:
-    """A field of a process's state, behind its name; "" if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[at]
-    except (OSError, IndexError):
-        return ""
+def _letter(pid: int) -> str:
+    """Of its state; that of one that is gone if it has ended."""
+    found = process_state(pid)
+    return "X" if found is None else found.state
 
 
 def _environment(pid: int) -> bytes:

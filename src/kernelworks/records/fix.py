@@ -74,7 +74,7 @@ class Fix(Record):
     left: tuple[str, ...]
     before_s: float
     after_s: float
-    predicted_gain_s: float | None  # None if runs lay too far apart for a prediction
+    predicted_gain_s: float | None  # an estimate, if `unknown_prediction` is not empty; None if there is none
     gain_s: float
     error_before: float  # relative, against what `against` says
     error_after: float
@@ -99,4 +99,10 @@ class Fix(Record):
     patch: str = ""  # the same as a unified diff on the program's own source; "" if that is in no file
     compilers_beside: int = 0  # how many worked beside the search at once, each in a process of its own
     steps: tuple[SearchStep, ...] = ()  # of the search, in the order in which they began
+    unknown_prediction: str = ""  # why this machine does not bear the prediction out; "" if it does
     patch_folder: str = ""  # that the paths of the patch start from, if it is not the one that the command was given in
+
+    @property
+    def told_prediction_s(self) -> float | None:
+        """The predicted gain, if this machine bears it out; None otherwise."""
+        return None if self.unknown_prediction else self.predicted_gain_s

@@ -58,7 +58,7 @@ def _outcome_lines(record: Fix) -> list[str]:
         if record.ended and not record.optimizations:  # none was looked for yet
             return [why, *took]
         return [f"{why} {said}", *took]
-    predicted = record.predicted_gain_s
+    predicted = record.told_prediction_s
     said = "" if predicted is None else f"{quantity.seconds(predicted)} predicted, "
     times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
     return [
@@ -139,11 +139,12 @@ def gain_verdict(record: Fix) -> str:
     """How the prediction compares with what was got, in words."""
     if record.gain_s <= record.noise_s:
         return "slower" if record.gain_s < -record.noise_s else "not significant"
-    if record.predicted_gain_s is None:
+    predicted = record.told_prediction_s
+    if predicted is None:
         return "nothing was predicted"
-    if record.predicted_gain_s <= 0:
+    if predicted <= 0:
         return "no gain was predicted"
-    return f"{quantity.percent(record.gain_s / record.predicted_gain_s)} of the prediction"
+    return f"{quantity.percent(record.gain_s / predicted)} of the prediction"
 
 
 # ---------------------------------------------------------------- the optimizations

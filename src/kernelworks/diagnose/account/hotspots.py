@@ -320,7 +320,7 @@ def rescale_to_fix(hotspots: Sequence[Hotspot], fix: Fix) -> tuple[Hotspot, ...]
         return tuple(hotspots)  # it was not tried: nothing is known beyond what was
     promised = sum(r.high_s for r in hotspots if _swapped(r))
     swaps = [one.predicted_gain_s or 0.0 for one in fix.optimizations if one.applied and one.optimization == "swap"]
-    gain = sum(swaps) if fix.optimizations else fix.predicted_gain_s or 0.0
+    gain = sum(swaps) if fix.optimizations else fix.told_prediction_s or 0.0
     at_hand = 0.0 if fix.refused or not fix.rounds else max(0.0, gain)
     share = min(1.0, at_hand / promised) if promised else 1.0
     return tuple(_shared(r, share) if _swapped(r) else r for r in hotspots)

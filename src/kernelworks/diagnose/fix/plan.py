@@ -164,7 +164,7 @@ class AppliedPlan:
             CombinedChange(inside, entered=True).__exit__(None, None, None)
 
     @contextlib.contextmanager
-    def suspend(self) -> Iterator[None]:
+    def aside(self) -> Iterator[None]:
         """A context in which the program is as it was, so that both can be measured. On leaving it, what was in place
         comes back, and nothing is compiled anew. Modules and optimizers that are first met meanwhile stay as they
         are."""

@@ -31,6 +31,7 @@ NOT_OVER = "the budget was over before it"
 OVER = "the budget was over"
 MORE = 2  # times the budget, which may do if it was over before the search
 NOTHING = "no optimization makes this program faster here"
+UNFORESEEABLE = "runs lay too far apart for a prediction"
 
 
 def make_record(search: Search) -> Fix:
@@ -83,13 +84,10 @@ def so_far(search: Search, ended: str = OVER) -> Fix:
             refused="" if ended == OVER else ended, agrees=ended == OVER,
             **_account(search) | {"optimizations": outcomes, "needs_s": needs_s},
         )  # fmt: skip
-    left: float | None = 1.0
-    for one in search.kept:
-        left = None if left is None or one.saves is None else left * (1 - one.saves)
     now = statistics.median(last.pairs[1])
     was = now / last.remaining  # each was measured in turns with what it changed: another minute's runs say less
     found = fix_record(
-        was, now, predicted_gain_s=None if left is None else was * (1 - left),
+        was, now, **_prediction(search.kept, was),
         error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(last.turns),
         notes=("what was applied was measured one by one, not as a whole", *search.scene.notes), ended=ended,
         noise_s=noise_between(last.turns), against=last.agreement.against,
@@ -149,16 +147,26 @@ def _gained(search: Search, notes: list[str]) -> Fix:
         found = search.in_turns(CombinedChange(()), search.scene.in_place())
     before, after = ([pair[variant] for pair in found.samples] for variant in (0, 1))
     was, now = statistics.median(before), statistics.median(after)
-    left: float | None = 1.0
-    for one in search.kept if search.plan is None else [last]:
-        left = None if left is None or one.saves is None else left * (1 - one.saves)
     return fix_record(
-        was, now, predicted_gain_s=None if left is None or far_apart(before) else was * (1 - left),
+        was, now,
+        **_prediction(search.kept if search.plan is None else [last], was, UNFORESEEABLE if far_apart(before) else ""),
         error_before=last.agreement.before, error_after=last.agreement.after, agrees=True, rounds=len(before),
         notes=tuple(note for note in (last.agreement.note, *notes) if note), ended=OVER if search.over else "",
         noise_s=noise_between(found.samples), ambiguous=str(found.noise) if found.loud else "",
         against=last.agreement.against,
     )  # fmt: skip
+
+
+def _prediction(applied: Sequence[Try], was: float, unknown: str = "") -> dict[str, Any]:
+    """The gain predicted of a program of ``was`` seconds, and why it is not told. An optimization whose prediction this
+    machine did not bear out counts as it was estimated before."""
+    left = 1.0
+    for one in applied:
+        saves = one.predicted if one.saves is None else one.saves
+        left *= 1 - (saves or 0.0)
+        if one.saves is None:
+            unknown = unknown or f"{one.candidate.optimization}: {one.promise.how if one.promise else 'not predicted'}"
+    return {"predicted_gain_s": was * (1 - left), "unknown_prediction": unknown}
 
 
 def remember(search: Search, one: Try, rivals: Sequence[Try], noise: float) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from kernelworks.machine import environment
+from kernelworks.machine.process_state import process_state
 
 __all__ = ["measuring_alone"]
 
@@ -117,10 +118,10 @@ def _ancestors() -> set[int]:
     found, pid = set[int](), os.getpid()
     while pid > 1 and pid not in found:
         found.add(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+        state = process_state(pid)
+        if state is None:
             break
+        pid = state.parent
     return found
 
 

@@ -84,7 +84,7 @@ def _gain(record: Diagnosis) -> str:
 
 def _gain_bars(fix: Fix) -> str:
     """Predicted beside got on one scale; a loss goes to the left of zero. The line is the noise of what was got."""
-    rows = [("predicted", fix.predicted_gain_s, 0.0, "outline"), ("got", fix.gain_s, fix.noise_s, "solid")]
+    rows = [("predicted", fix.told_prediction_s, 0.0, "outline"), ("got", fix.gain_s, fix.noise_s, "solid")]
     ends = [0.0, *(v + s * n for _, v, n, _ in rows if v is not None for s in (-1, 1))]
     least, most = min(ends), max(ends)
     whole = most - least or 1.0
