@@ -23,10 +23,10 @@ HEAD = """# KernelBench's problems by their calls
 
 Which of torch's functions the problems of [KernelBench](https://github.com/ScalingIntelligence/KernelBench) call, and
 which of these calls have an op here. This page is made of `benchmarks/kernelbench_calls.toml` by
-`python tools/reference_pages.py`. The calls of levels 1 and 2 are what the problems' names say, those of level 3 what
-the architectures call. An op says nothing of speed: where it does not beat torch, torch's own function runs
-([tuning records](../explanation/tuning-records.md)). What the judge makes of the problems is
-[another page](check-problem-kernelbench.md).
+`python tools/reference_pages.py`. The calls of levels 2 and 3 are those that a run of the problems' texts makes, each
+once, without views; a problem of level 1 stands with the operator that it is about. An op says nothing of speed: where
+it does not beat torch, torch's own function runs ([tuning records](../explanation/tuning-records.md)). What the judge
+makes of the problems is [another page](check-problem-kernelbench.md).
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -10,13 +11,16 @@ import struct
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
 from compilers import compiler
 
 from kernelworks.build import BuildError, cpp
+from kernelworks.build import compiler as compiler_runs
 from kernelworks.build.loading import unfit
 
 # As verified: only the build stands between the calls and the kernels.
@@ -371,3 +375,25 @@ sys.exit(code)
 """
     done = forked.python(str(source), code=code, KERNELWORKS_CACHE=str(tmp_path / "c"))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("slices", "ends"), [(9, True), (10, False)])
+def test_seconds_for_which_this_process_was_halted_are_not_the_compilers(
+    slices: int, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look finds that 1000 s have passed, of which two slices may have been the compiler's."""
+    clock, looks = itertools.count(0.0, 1000.0), itertools.count(1)
+
+    class Compiler:
+        def communicate(self, timeout: float) -> tuple[str, str]:
+            if next(looks) <= slices:
+                raise subprocess.TimeoutExpired("cc", timeout)
+            return "out", "err"
+
+    monkeypatch.setattr(compiler_runs, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    process: Any = Compiler()
+    if ends:
+        assert compiler_runs._communicate(process, 10.0) == ("out", "err")
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            compiler_runs._communicate(process, 10.0)

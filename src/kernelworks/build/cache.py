@@ -27,8 +27,8 @@ from kernelworks.machine import environment
 from kernelworks.records.json_text import read_json, read_regular
 
 __all__ = [
-    "BuildError", "RememberedFailure", "building", "built_s", "entry", "failure", "forget_failures", "intact",
-    "remember",
+    "BuildError", "RememberedFailure", "around_builds", "building", "built_s", "entry", "failure", "forget_failures",
+    "intact", "remember",
 ]  # fmt: skip
 
 RETRY_S = 3600.0  # a repair that changes neither source nor compiler (a header installed, memory freed) is seen then
@@ -82,6 +82,20 @@ def building() -> Iterator[None]:
             _building.at_work -= 1
             if not _building.at_work:
                 _building.seconds += time.perf_counter() - _building.since
+
+
+_around: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+
+
+@contextlib.contextmanager
+def around_builds(enter: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """Within, ``enter()`` is entered around each entry that has to be made, or waited for as another process makes it:
+    that process may be one that stands while something is timed here."""
+    _around.append(enter)
+    try:
+        yield
+    finally:
+        _around.remove(enter)
 
 
 def built_s() -> float:
@@ -219,7 +233,10 @@ def entry(
         raise known
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with building(), _locked(folder / f"{stem}.lock", 2 * environment.compile_seconds()):
+        with contextlib.ExitStack() as stack:
+            for enter in (building, *_around):
+                stack.enter_context(enter())
+            stack.enter_context(_locked(folder / f"{stem}.lock", 2 * environment.compile_seconds()))
             if intact(made, note, unlike):  # another process built it while we waited
                 return made
             known = failure(attempt or stem)

@@ -22,6 +22,7 @@ from kernelworks.machine import environment
 __all__ = ["compile_source", "identity", "toolchain"]
 
 QUERY_S = 20.0  # for a compiler's version, and for a program of one line: both take a tenth of a second
+SLICE_S = 0.5  # between two looks at how long a run has taken
 SMALL = 1 << 20  # bytes; a script's content is part of what the compiler is, a binary's date and size will do
 DISK_ERRORS = ("No space left on device", "Disk quota exceeded", "Input/output error", "Read-only file system")
 
@@ -66,23 +67,24 @@ def _identity(command: Sequence[str]) -> str:
 
 
 def _run(command: Sequence[str], seconds: float, *, after: float = 0.0, then: object = None) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr. The run has a process group of its own: its end is the end of all it started.
+    """Exit code, stdout and stderr. The run has a process group of its own: its end is the end of all it started. It
+    stays in our session: if it is halted as we are killed, the system ends it.
 
     Where it takes longer than ``after`` seconds, ``then()`` is called once; what it raises ends the run.
     Raises _Slow after ``seconds``, OSError where it cannot be started.
     """
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
+        errors="replace", process_group=0,
     ) as process:  # fmt: skip
-        end = time.monotonic() + seconds
         try:
             if callable(then) and after < seconds:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, err = process.communicate(timeout=after)
+                    out, err = _communicate(process, after)
                     return process.returncode, out, err
+                seconds -= after
                 then()
-            out, err = process.communicate(timeout=max(0.0, end - time.monotonic()))
+            out, err = _communicate(process, seconds)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise _Slow from None
@@ -90,6 +92,19 @@ def _run(command: Sequence[str], seconds: float, *, after: float = 0.0, then: ob
             _kill(process)
             raise
         return process.returncode, out, err
+
+
+def _communicate(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """What it has written until its end. Raises TimeoutExpired after so many seconds, in which those do not count for
+    which this process was halted: what it has started stood then too."""
+    while True:
+        begin, slice_s = time.monotonic(), min(SLICE_S, max(0.0, seconds))
+        try:
+            return process.communicate(timeout=slice_s)
+        except subprocess.TimeoutExpired:
+            seconds -= min(time.monotonic() - begin, 2 * SLICE_S)
+            if seconds <= 0:
+                raise
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernelworks.build.cache import BuildError, entry
+from kernelworks.build.cache import BuildError, entry, failure
 from kernelworks.build.launcher import SERIALIZATION, check_status, launch_log, launcher, load
 from kernelworks.build.sources import hash_of, with_includes
+from kernelworks.machine import environment
 
 __all__ = [
     "Kernel",
@@ -33,6 +34,7 @@ __all__ = [
     "cubin",
     "cuobjdump",
     "find_box_map",
+    "is_absent",
     "resources",
     "source_hash",
     "tensor_map",
@@ -40,7 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 TILE = Path(__file__).resolve().parent.parent / "tile"
-ARCHITECTURE = "sm_90a"
+ARCHITECTURE, SUFFIX = "sm_90a", ".cubin"
 FLAGS = (f"--gpu-architecture={ARCHITECTURE}", "--std=c++20")
 MOST_MAPS = 4096  # tensor maps kept; a training loop may meet many addresses
 
@@ -105,12 +107,21 @@ def _compile(source: Path, output: Path) -> None:
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def _stem(source: Path) -> str:
+    key = hashlib.sha256(f"{source_hash(source)} {toolchain()}".encode()).hexdigest()[:20]
+    return f"{source.parent.name}-{source.stem}-{ARCHITECTURE}-{key}"
+
+
+def is_absent(source: Path) -> bool:
+    """Whether the cache has no cubin of it and no failure is on record. Raises BuildError without a compiler."""
+    stem = _stem(source)
+    return not (environment.cache_dir("build") / f"{stem}{SUFFIX}").is_file() and failure(stem) is None
+
+
 def build_cubin(source: Path) -> Path:
     """The path of the cubin of a source, compiled if the cache has no intact entry for it. Raises BuildError."""
-    key = hashlib.sha256(f"{source_hash(source)} {toolchain()}".encode()).hexdigest()[:20]
     record = {"source": source.name, "target": ARCHITECTURE, "toolchain": toolchain()}
-    stem = f"{source.parent.name}-{source.stem}-{ARCHITECTURE}-{key}"
-    return entry(stem, ".cubin", functools.partial(_compile, source), record)
+    return entry(_stem(source), SUFFIX, functools.partial(_compile, source), record)
 
 
 @functools.cache

@@ -31,7 +31,10 @@ from kernelworks.build.sources import hash_of, with_includes
 from kernelworks.contract.tensors import MEMORY_KEYS
 from kernelworks.machine import environment
 
-__all__ = ["TORCH", "BuildError", "build", "fallback_reason", "find_extension", "is_buildable", "provide", "stem"]
+__all__ = [
+    "TORCH", "BuildError", "build", "build_seconds", "fallback_reason", "find_extension", "is_absent", "is_buildable",
+    "is_missing", "provide", "stem",
+]  # fmt: skip
 
 SOURCE = Path(__file__).resolve().parent.parent / "dispatch" / "native" / "native.cpp"
 FLAGS = (
@@ -131,8 +134,18 @@ def is_missing() -> bool:
     return _loaded.get(_folder()) == NOT_BUILT
 
 
+def is_absent() -> bool:
+    """Whether the cache has no file of it and no failure is on record. Unlike ``is_buildable`` it opens none. Raises
+    BuildError without a compiler or headers."""
+    _folders()
+    name = stem()
+    return not (environment.cache_dir("build") / f"{name}.so").is_file() and failure(f"{name}-{identity()}") is None
+
+
 def build_seconds() -> float:
-    """What ``provide`` would take here: 0 if the extension is there, or cannot be built."""
+    """What ``provide`` would take here: 0 if the extension is there, also since it was last looked for, or cannot be
+    built."""
+    find_extension(again=True)
     return BUILD_S if _may_build() and is_buildable() else 0.0
 
 

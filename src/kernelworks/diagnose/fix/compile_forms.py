@@ -151,8 +151,7 @@ class CompilersBeside(Compilers):
 
     def go_on(self) -> None:
         self._may_work = True
-        if any(state.state == FORM_ASKED for state in self._states.values()):
-            self._channel.send("go on")
+        self._channel.send("go on")  # also before anything was asked for: what is built beside began without
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if message["kind"] == "form":

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from kernelworks.diagnose.fix.builds_beside import BuildsBeside
 from kernelworks.diagnose.fix.compile_forms import FORM_ASKED, FORM_FAILED, FORM_READY
 from kernelworks.machine import environment
 from kernelworks.machine.child_process import tree_now
@@ -96,6 +97,7 @@ class CompilePool:
 
     def __post_init__(self) -> None:
         self._mark = uuid.uuid4().hex
+        self.builds = BuildsBeside((MARK, f"{self._mark} builds."), self._step)
         self._tree = ProcessTree(
             f"{MARK}={self._mark}", lambda: [form.process.pid for form in self.running if form.process]
         )
@@ -138,9 +140,9 @@ class CompilePool:
 
     def _halt(self, message: Mapping[str, Any]) -> None:
         worked = not self._stands and bool(self.running)
-        self._goes_at, self._stands = None, True
-        if worked:
+        if worked or (not self._stands and self.builds.is_running):
             self._tree.halt()
+        self._goes_at, self._stands = None, True
         self.tell({"kind": "halted", "worked": worked})
 
     def _go_on(self, message: Mapping[str, Any] | None = None) -> None:
@@ -159,12 +161,13 @@ class CompilePool:
         now = time.monotonic()
         if self._goes_at is not None and now >= self._goes_at:
             self._goes_at, self._stands = None, False
-            if self.running:
+            if self.running or self.builds.is_running:
                 self._tree.go_on()
             for form in self.running:
                 form.ran_at = now
         for form in self.running:
             self._look_at(form, now)
+        self.builds.look()
         if self._stands and self.running and now - self._halted_at > self.standing_s:
             for form in self.running:
                 self._ended(form, "it was ended: the search may have waited for it")
@@ -192,6 +195,12 @@ class CompilePool:
                 form.cpu_s, form.ran_at = used, now
             elif now - form.ran_at > REST_S:
                 self._ended(form, "it hung")
+
+    def build(self) -> None:
+        """Begins what the search would have to build, before it is heard of: it works until something is timed."""
+        if self.number:
+            self._halted_at, self._stands = time.monotonic(), False
+            self.builds.start()
 
     def _start(self, form: _Form) -> None:
         ours, theirs = socket.socketpair()
@@ -239,6 +248,7 @@ class CompilePool:
         """Ends all of them, and what they have left behind."""
         for form in self.running:
             self._ended(form, "the search was over")
+        self.builds.end()
         if self.forms:
             self._tree.end()
 

@@ -93,6 +93,10 @@ class Progress:
         """Until the fix has to end."""
         return self.ends_at - time.monotonic()
 
+    def searched_s(self) -> float:
+        """Seconds since the search began; 0 before."""
+        return time.monotonic() - self.observed_at if self.observed_at else 0.0
+
     @property
     def another_takes_s(self) -> float:
         """Seconds of another worker, until it goes on with the search."""
@@ -163,6 +167,7 @@ def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     pool = _pool(request, progress)
     progress.pool = pool
     with contextlib.closing(pool):
+        pool.build()
         return _with_workers(request, progress, say, pool)
 
 
@@ -170,7 +175,7 @@ def _pool(request: Request, progress: Progress) -> CompilePool:
     """The compilers beside: none if a plan is measured, which is compiled whole."""
     program = {"target": request.target, "args": list(request.args), "module": request.module}
     number = compilers_at_once() if request.plan is None else 0
-    return CompilePool(program, number, lambda: max(0.0, time.monotonic() - progress.observed_at))
+    return CompilePool(program, number, progress.searched_s)
 
 
 def _with_workers(request: Request, progress: Progress, say: Say, pool: CompilePool) -> Diagnosis:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kernelworks.build.cache import around_builds
+
 __all__ = ["WorkBeside", "installed_work", "timed_section", "untimed_section"]
 
 
@@ -31,10 +33,11 @@ _levels: list[bool] = [True]  # whether what is done now is timed, by nesting
 
 @contextlib.contextmanager
 def installed_work(work: WorkBeside) -> Iterator[None]:
-    """Within, this work stands unless something is ``untimed_section``."""
+    """Within, this work stands unless something is ``untimed_section``, or is built: that work may be building it."""
     _work.append(work)
     try:
-        yield
+        with around_builds(untimed_section):
+            yield
     finally:
         _work.remove(work)
 
