@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import kernelworks as kw
 from kernelworks.nn import optim
-from kernelworks.nn.newton_schulz import orthogonalized
+from kernelworks.nn.newton_schulz import orthogonalize_update
 from kernelworks.ops.optimizer.optimizer_table import MUON_MOMENTUM_
 
 SHAPES = ((8, 8), (16, 6), (5, 30), (1, 4), (4, 1))
@@ -77,13 +77,13 @@ def test_what_is_made_orthogonal_is_the_polynomial_of_the_singular_values(shape:
     s = s / update.norm()
     for _ in range(5):
         s = a * s + b * s**3 + c * s**5
-    made = orthogonalized(update, COEFFICIENTS, 5, 1e-7, dtype=torch.float64)
+    made = orthogonalize_update(update, COEFFICIENTS, 5, 1e-7, dtype=torch.float64)
     torch.testing.assert_close(made, (u * s) @ vt, rtol=0, atol=1e-12)
     param = nn.Parameter(torch.zeros(shape))
     param.grad = update.float()
     torch.optim.Muon([param], lr=1.0, momentum=0.0, weight_decay=0.0, adjust_lr_fn="original").step()
     ratio = max(1.0, shape[0] / shape[1]) ** 0.5
-    narrow = orthogonalized(update.float(), COEFFICIENTS, 5, 1e-7)
+    narrow = orthogonalize_update(update.float(), COEFFICIENTS, 5, 1e-7)
     torch.testing.assert_close(narrow.float() * -ratio, param.detach(), rtol=1e-6, atol=0)
 
 
@@ -94,7 +94,7 @@ def test_a_step_of_bfloat16_rounds_once(stepped: list[int]) -> None:
         param.grad = quarters(generator, shape).bfloat16()
         before, ratio = param.detach().double(), max(1.0, shape[0] / shape[1]) ** 0.5
         kw.Muon([param], lr=2.0**-7, momentum=0.5, nesterov=False, weight_decay=0.25).step()
-        way = orthogonalized(param.grad / 2, COEFFICIENTS, 5, 1e-7).double()
+        way = orthogonalize_update(param.grad / 2, COEFFICIENTS, 5, 1e-7).double()
         exact = (1 - 2.0**-9) * before - 2.0**-7 * ratio * way
         assert ((param.detach().double() - exact).abs() <= (2.0**-8 + 2.0**-20) * exact.abs() + 2.0**-20).all()
     assert len(stepped) == len(SHAPES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["orthogonalized", "rate_ratio"]
+__all__ = ["orthogonalize_update", "rate_ratio"]
 
 
-def orthogonalized(
+def orthogonalize_update(
     update: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float, *,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:  # fmt: skip

@@ -15,7 +15,7 @@ from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.mutation import find_shared
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
-from kernelworks.nn.newton_schulz import orthogonalized, rate_ratio
+from kernelworks.nn.newton_schulz import orthogonalize_update, rate_ratio
 from kernelworks.ops.optimizer.adamw import OP as ADAMW
 from kernelworks.ops.optimizer.optimizer_table import ADADELTA_, ADAGRAD_, ADAM_, LION_, MUON_MOMENTUM_, RMSPROP_, lion_
 from kernelworks.ops.optimizer.optimizer_table.contract import LION
@@ -350,7 +350,9 @@ class Muon(_Stepped, torch.optim.Muon):
         for p, update in zip(call.numbers["params"], call.lists[0], strict=True):
             params, made = by_ratio.setdefault(rate_ratio(group["adjust_lr_fn"], p.shape), ([], []))
             params.append(p)
-            made.append(orthogonalized(update, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(p.dtype))
+            made.append(
+                orthogonalize_update(update, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(p.dtype)
+            )
         for ratio, (params, made) in by_ratio.items():
             if ratio:  # of no elements
                 sgd_(

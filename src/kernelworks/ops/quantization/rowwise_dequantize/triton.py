@@ -34,7 +34,7 @@ def _dequantized(out, codes, scale, K, parts, FLOAT8: tl.constexpr, BLOCK: tl.co
     tl.store(out + row * K + k, x * tl.load(scale + row), mask=k < K)
 
 
-DEQUANTIZED = Kernel(_dequantized)
+DEQUANTIZE_ROWS = Kernel(_dequantized)
 
 
 def forward(codes: Tensor, scale: Tensor, dtype: str, out: Any = None) -> Tensor:
@@ -44,7 +44,7 @@ def forward(codes: Tensor, scale: Tensor, dtype: str, out: Any = None) -> Tensor
         settings = CONFIGS.pick("dequantized", K=K)
         parts = triton.cdiv(K, settings["BLOCK"])
         grid = (output.numel() // K * parts, 1, 1)
-        launch = DEQUANTIZED.at(FLOAT8=codes.dtype == EIGHT, **settings)
+        launch = DEQUANTIZE_ROWS.at(FLOAT8=codes.dtype == EIGHT, **settings)
         launch(grid, output, codes.view(torch.uint8), scale.contiguous(), K, parts)
     return output
 

@@ -15,7 +15,7 @@ from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
-from kernelworks.ops.quantization.rowwise_quantize.contract import ARGUMENTS, CONTRACT, quantized, reference
+from kernelworks.ops.quantization.rowwise_quantize.contract import ARGUMENTS, CONTRACT, quantize_rows, reference
 from kernelworks.ops.quantization.rowwise_quantize.mutants import MUTANTS
 
 __all__ = ["OP", "rowwise_quantize"]
@@ -70,7 +70,7 @@ def _forward(lib: Any, x: Tensor, dtype: str, out: Any = None) -> tuple[Tensor, 
 
 
 def _torch(x: Tensor, dtype: str, out: Any = None) -> Any:
-    return into(quantized(x, dtype), out)
+    return into(quantize_rows(x, dtype), out)
 
 
 PACKAGE = Path(__file__).parent
@@ -84,6 +84,6 @@ OP = Op(
     ],
     op_package=__file__,
     forward=Pass(f"rowwise_quantize({schema_of(ARGUMENTS)}, str? op_kernel=None) -> (Tensor, Tensor)", _like),
-    composite=lambda x, dtype: quantized(x, dtype),
+    composite=lambda x, dtype: quantize_rows(x, dtype),
     mutants=MUTANTS,
 )

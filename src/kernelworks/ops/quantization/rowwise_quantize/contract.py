@@ -14,7 +14,7 @@ from kernelworks.contract.cases import VALUES, draw, normal
 from kernelworks.contract.results import Result
 from kernelworks.contract.tensor_argument import T
 
-__all__ = ["ARGUMENTS", "CONTRACT", "MOST", "quantized", "reference"]
+__all__ = ["ARGUMENTS", "CONTRACT", "MOST", "quantize_rows", "reference"]
 
 F32, BF16, INT8 = torch.float32, torch.bfloat16, torch.int8
 MOST = {"int8": 127.0, "float8_e4m3fn": 448.0}
@@ -22,7 +22,7 @@ ARGUMENTS: Arguments = {"x": T("... K"), "dtype": Word(*MOST)}
 NAN_CODE = 127  # of float8
 
 
-def quantized(x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
+def quantize_rows(x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
     """Codes as bytes, and scales: in float32, whose quotients every kernel rounds alike."""
     x = x.float()
     largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
@@ -35,7 +35,7 @@ def quantized(x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
 
 
 def reference(x: Tensor, dtype: str) -> tuple[Tensor, ...]:
-    return quantized(x, dtype)
+    return quantize_rows(x, dtype)
 
 
 def _bound(args: dict[str, Any], outputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract import Mutant
-from kernelworks.ops.quantization.rowwise_quantize.contract import MOST, quantized
+from kernelworks.ops.quantization.rowwise_quantize.contract import MOST, quantize_rows
 
 __all__ = ["MUTANTS"]
 
-Made = tuple[Tensor, Tensor]
+CodesAndScale = tuple[Tensor, Tensor]
 
 
-def _scaled(change: Callable[[Tensor, float], Tensor], *, back: bool = False) -> Callable[..., Made]:
+def _scaled(change: Callable[[Tensor, float], Tensor], *, back: bool = False) -> Callable[..., CodesAndScale]:
     """Codes by another scale, which is returned too, or the right one in its place."""
 
-    def run(x: Tensor, dtype: str) -> Made:
-        right = quantized(x, dtype)
+    def run(x: Tensor, dtype: str) -> CodesAndScale:
+        right = quantize_rows(x, dtype)
         if not x.numel():
             return right
         scale = change(x.float(), MOST[dtype])
@@ -31,11 +31,11 @@ def _scaled(change: Callable[[Tensor, float], Tensor], *, back: bool = False) ->
     return run
 
 
-def _rounded(change: Callable[[Tensor], Tensor]) -> Callable[..., Made]:
+def _rounded(change: Callable[[Tensor], Tensor]) -> Callable[..., CodesAndScale]:
     """Quotients rounded in another way: of int8 codes, and of float8's mantissas."""
 
-    def run(x: Tensor, dtype: str) -> Made:
-        codes, scale = quantized(x, dtype)
+    def run(x: Tensor, dtype: str) -> CodesAndScale:
+        codes, scale = quantize_rows(x, dtype)
         spread = scale.unsqueeze(-1)
         quotient = torch.where(spread == 0.0, 0.0, x.float() / spread).clamp(-MOST[dtype], MOST[dtype])
         plain = quotient.isfinite()
@@ -49,11 +49,11 @@ def _rounded(change: Callable[[Tensor], Tensor]) -> Callable[..., Made]:
     return run
 
 
-def _after(change: Callable[[Tensor, Tensor], Made]) -> Callable[..., Made]:
-    return lambda x, dtype: change(*quantized(x, dtype))
+def _after(change: Callable[[Tensor, Tensor], CodesAndScale]) -> Callable[..., CodesAndScale]:
+    return lambda x, dtype: change(*quantize_rows(x, dtype))
 
 
-def _stale(codes: Tensor, scale: Tensor) -> Made:
+def _stale(codes: Tensor, scale: Tensor) -> CodesAndScale:
     codes = codes.clone()
     codes[..., -1:] = 0
     return codes, scale

@@ -56,7 +56,7 @@ def _quantized(codes, scale, x, K, MOST: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(codes + row * K + k, code.to(tl.int8), mask=k < K)
 
 
-QUANTIZED = Kernel(_quantized)
+QUANTIZE_ROWS = Kernel(_quantized)
 
 
 def forward(x: Tensor, dtype: str, out: Any = None) -> tuple[Tensor, Tensor]:
@@ -65,6 +65,6 @@ def forward(x: Tensor, dtype: str, out: Any = None) -> tuple[Tensor, Tensor]:
     codes, scale = out
     if scale.numel():
         settings = CONFIGS.pick("quantized", K=x.shape[-1])
-        launch = QUANTIZED.at(MOST=MOST[dtype], **settings)
+        launch = QUANTIZE_ROWS.at(MOST=MOST[dtype], **settings)
         launch((scale.numel(), 1, 1), codes, scale, x.contiguous(), x.shape[-1])
     return codes, scale

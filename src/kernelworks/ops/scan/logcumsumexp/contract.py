@@ -69,7 +69,7 @@ LINES: dict[str, tuple[float, ...]] = {
     "-inf alone": (-INF,) * 5, "far apart": (-1e4, 0.0, 1e4, -1e4, 1e4, 9.0), "equal": (3.0,) * 19,
     "falling": (300.0, 200.0, 100.0, 0.0, -100.0), "to 0": (-0.6931471805599453, -0.6931471805599453, -40.0, -40.0),
 }  # fmt: skip
-POISONED: dict[str, tuple[float, ...]] = {
+POISONED_LINES: dict[str, tuple[float, ...]] = {
     "inf": (1.0, INF, 2.0, -INF, INF),
     "both infinities first": (-INF, INF, 0.0),
     "NaN": (1.0, 2.0, NAN, INF, -INF, 3.0),
@@ -89,7 +89,7 @@ def _repeated(values: tuple[float, ...], down: bool, generator: Generator, dtype
 def _own_cases() -> Iterator[Case]:
     for down in (False, True):
         where = " down columns" * down
-        for name, values in (LINES | POISONED).items():
+        for name, values in (LINES | POISONED_LINES).items():
             yield Case(
                 f"{name}{where}",
                 lambda g, d, v=values, c=down: _repeated(v, c, g, d),
