@@ -183,10 +183,11 @@ def _comma(match: re.Match[str], code: str, text: str) -> str:
 def _semicolon(match: re.Match[str], code: str, text: str) -> str:
     if re.search(r"=.*\bif\b.*\belse\b", code):
         return "Python's this if condition else that is condition ? this : that"
-    if re.search(r"(\b\d[\d.f]*|[\])])\s+[A-Za-z_]\w*\s*[\[(]", code) and code.endswith(";"):
-        return "a product needs its *: 0.5f * x[i]"
-    if re.match(r"for\b", code) and code.count(";") < 2:
+    if re.match(r"for\b", code) and code.count(";") < 2 + code.endswith(";"):
         return "the three parts of a loop's ( ) are parted by ;: for (long i = 0; i < n; ++i)"
+    two_factors = re.search(r"=.*(\b\d[\d.f]*|[\])])\s+[A-Za-z_]\w*\s*[\[(]", code)
+    if two_factors and not re.match(r"(for|if|while|else)\b", code):
+        return "a product needs its *: 0.5f * x[i]"
     return "a ; is missing, here or at the end of the line before"
 
 
