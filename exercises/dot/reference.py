@@ -4,7 +4,10 @@ import numpy as np
 
 from kernelworks.learn.case import HALF_ULP, TINY, Case, Output, random
 
-LONG = "right for short arrays only: the error of a float sum grows with n, so sum in double (or in pairs)"
+LONG = (
+    "right for short arrays only: the error of a float sum grows with n, so add up in a variable of type double, and "
+    "store it once, after the loop"
+)
 
 
 def case(n, about, *, constant=False, **more):

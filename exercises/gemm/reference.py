@@ -47,9 +47,27 @@ def added(a, lda, b, ldb, ldc, m, n, k):
     return {"c": a.sum(1)[:, None] + b.sum(0)}
 
 
+def last_product(a, lda, b, ldb, ldc, m, n, k):
+    return {"c": np.outer(a[:, -1], b[-1]) if k else np.zeros((m, n))}
+
+
+def first_products(a, lda, b, ldb, ldc, m, n, k):
+    return {"c": k * np.outer(a[:, 0], b[0]) if k else np.zeros((m, n))}
+
+
+def in_one_sum(a, lda, b, ldb, ldc, m, n, k):
+    return {"c": np.cumsum(a @ b).reshape(m, n)}
+
+
 MISTAKES = {
     "only the product for p = 0 is there": first_product,
     "right only for symmetrical matrices: it takes B[j, p] where B[p, j] is meant": transposed,
     "this adds A[i, p] + B[p, j]: a matrix product adds products": added,
+    "only the last product of each sum is there: set it to 0 once, before the loop over p, and add by +=": last_product,
+    "each sum is k times its first product: where is p in the two indices?": first_products,
+    "the sum goes on from column to column: it begins at 0 for each i and each j": (
+        lambda a, lda, b, ldb, ldc, m, n, k: {"c": np.cumsum(a @ b, axis=1)}
+    ),
+    "the sum goes on from element to element: it begins at 0 for each i and each j": in_one_sum,
     "the last product of each sum is left out": lambda a, lda, b, ldb, ldc, m, n, k: {"c": a[:, :-1] @ b[:-1]},
 }

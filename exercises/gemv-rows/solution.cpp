@@ -4,7 +4,6 @@ extern "C" void gemv_rows(const float* a, const float* x, float* y, long m, long
     long each = (m + nth - 1) / nth;
     long begin = ith * each;
     long end = least(begin + each, m);
-    (void)0;
     for (long i = begin; i < end; ++i) {
         float sum = 0;
         for (long j = 0; j < n; ++j) {

@@ -40,10 +40,27 @@ def transposed(a, lda, x, bias, m, n):
     return {"y": bias + (a.T if m == n else a) @ x}
 
 
+def by_row(a, lda, x, bias, m, n):
+    own = np.zeros(m)
+    own[: min(m, n)] = x[:m]
+    return {"y": bias + a.sum(1) * own}
+
+
+def last_product(a, lda, x, bias, m, n):
+    return {"y": bias + a[:, -1] * x[-1]} if n else {"y": bias}
+
+
 MISTAKES = {
     "every row is row 0: where does row i begin?": lambda a, lda, x, bias, m, n: {"y": bias + a[0] @ x},
     SYMMETRIC: transposed,
     "the sum goes on from row to row": lambda a, lda, x, bias, m, n: {"y": np.cumsum(bias + a @ x)},
+    "the sum goes on from row to row: it begins anew where it is made inside the loop over i": (
+        lambda a, lda, x, bias, m, n: {"y": bias + np.cumsum(a @ x)}
+    ),
+    "it takes x[i] where x[j] is meant": by_row,
+    "only the last product of each sum is there: the sum is made before the inner loop, and grows by += in it": (
+        last_product
+    ),
     "bias is not added": lambda a, lda, x, bias, m, n: {"y": a @ x},
     "every row gets bias[0]": lambda a, lda, x, bias, m, n: {"y": bias[0] + a @ x},
 }

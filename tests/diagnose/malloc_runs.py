@@ -1,4 +1,4 @@
-"""What the allocator optimization does to malloc, as programs that start: `python malloc_runs.py FUNCTION` runs one.
+"""What the allocator optimization does to malloc, as programs that begin: `python malloc_runs.py FUNCTION` runs one.
 What earlier tests left free in a process's heap, and what malloc adapted to for them, would be taken first."""
 
 from __future__ import annotations

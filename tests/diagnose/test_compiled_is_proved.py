@@ -19,6 +19,7 @@ from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.optimization import CombinedChange, Promise, Scene
 from kernelworks.diagnose.optimizations import torch_compile
 from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.diagnose.verify.drawn_inputs import drawn_samples, shorter_samples
 from kernelworks.profile.budget import Budget
 from kernelworks.profile.program import Program
@@ -71,7 +72,12 @@ def without_graphs_of_others() -> Iterator[None]:
 
 
 def proved(
-    model: nn.Module, backend: Any, monkeypatch: pytest.MonkeyPatch, *given: Tensor, budget_s: float = 2000.0
+    model: nn.Module,
+    backend: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *given: Tensor,
+    budget_s: float = 2000.0,
+    cost_s: float = 0.01,
 ) -> tuple[str, CompilerReport | None, Try]:
     """The check of a model that is compiled whole with a backend."""
     mode = torch_compile.Mode(" planted", {"backend": backend} if backend is not None else {}, 1.0)
@@ -85,7 +91,8 @@ def proved(
     scene.forecaster = SimpleNamespace(timeline=None)  # type: ignore[assignment]
     optimization = torch_compile.OPTIMIZATION
     candidate = optimization._candidate(scene.site(model), mode)
-    one = Try(optimization, candidate, Promise(0.5, 0.01), change=optimization.apply(scene, candidate))
+    one = Try(optimization, candidate, Promise(0.5, cost_s), change=optimization.apply(scene, candidate))
+    one.agreement = Agreement(0.0, 0.0, True)
     assert one.change is not None
     with one.change:
         program()
@@ -115,6 +122,46 @@ def test_a_region_that_is_right_is_kept_and_says_what_was_compared(monkeypatch: 
     one.agreement = None
     none, _, _ = proved(model, planted(WRONG["large values"]), monkeypatch, torch.randn(6, 8), budget_s=-100.0)
     assert not none  # no time for any of it
+
+
+class Routed(nn.Module):
+    """An expert of the rows that are for it: how many those are hangs on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = (x.sum(1) > 0).nonzero().view(-1)
+        return x.index_add(0, rows, torch.tanh(self.expert(x[rows])))
+
+
+@pytest.mark.parametrize(("seconds", "compiles"), [(0.0, True), (1e9, False)])
+def test_what_other_values_have_compiled_anew_has_its_part_of_the_budget(
+    seconds: float, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs as it was compiled is compared first; what is wrong elsewhere is seen where it may be compiled."""
+    torch.manual_seed(0)
+    calls: list[int] = []
+    wrong = planted(lambda x: x + 0.5 * (x.shape[0] != 3))
+
+    def backend(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        calls.append(len(calls))
+        return wrong(graph, inputs)  # type: ignore[no-any-return]
+
+    x = torch.randn(6, 8)
+    x = torch.where(torch.arange(6)[:, None] % 2 == 0, x.abs(), -x.abs())  # three rows are
+    model = Routed().eval()
+    with torch.no_grad():
+        torch.compile(model.forward, backend=backend)(x)
+    once = len(calls)
+    torch._dynamo.reset()
+    calls.clear()
+    why, _, one = proved(model, backend, monkeypatch, x, cost_s=seconds)
+    assert bool(why) == compiles, why
+    if not compiles:
+        assert one.agreement is not None and "more were not compared" in one.agreement.note
+        assert len(calls) == once, "it was compiled anew"
 
 
 def test_other_values_are_compared_at_the_sizes_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:

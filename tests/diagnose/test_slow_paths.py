@@ -10,6 +10,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,7 @@ TAKEN: dict[str, tuple[Program, type[Watcher], str]] = {
     "no cache by keyword": (_generated(whole=True, keyword=True), generation_without_cache.Prefixes, "without a cache"),
     "denormals": (_filter(1e-10), denormals.Denormals, "denormal numbers, on which arithmetic takes 4.0x"),
 }  # fmt: skip
+TINY = torch.full((64 * 1024,), 1e-40)
 ALIKE: dict[str, tuple[Program, type[Watcher]]] = {
     "maps that are not made": (_attention(need_weights=False), unread_maps.Maps),
     "maps that are read": (_read(), unread_maps.Maps),
@@ -161,6 +163,7 @@ ALIKE: dict[str, tuple[Program, type[Watcher]]] = {
     "a cache": (_generated(whole=False), generation_without_cache.Prefixes),
     "small numbers": (_filter(1e-5), denormals.Denormals),
     "zeros": (_filter(0.0), denormals.Denormals),
+    "a view of denormal numbers": (lambda: TINY.view(64, -1)[1:].detach(), denormals.Denormals),
 }  # fmt: skip
 
 
@@ -169,6 +172,14 @@ def test_a_slow_path_is_said(name: str) -> None:
     program, kind, text = TAKEN[name]
     found = said(program, kind)
     assert len(found) == 1 and re.search(text, found[0]), found
+
+
+def test_memory_that_is_not_written_yet_is_no_result() -> None:
+    tiny = TINY.clone()
+    computing = {"empty": False, "new_empty": False, "mul": True, "mul_": True, "__imul__": True, "view": False}
+    for name, computes in computing.items():
+        given = {denormals._memory(tiny)} if name in ("mul_", "__imul__", "view") else set()
+        assert denormals._computes(SimpleNamespace(__name__=name), tiny, given) == computes, name
 
 
 @pytest.mark.parametrize("name", ALIKE)

@@ -96,6 +96,17 @@ def test_one_that_learns_otherwise_is_seen(wrong: Callable[..., Any], worst: str
     assert found is not None and not found.agrees and worst in found.note and "after 3 steps" in found.note
 
 
+@pytest.mark.parametrize(
+    ("name", "roundings", "differs"), [("weight", 4, False), ("weight", 8, True), ("what step 1 returns", 2, True)]
+)
+def test_a_parameter_is_rounded_where_it_lies_in_every_step(name: str, roundings: int, differs: bool) -> None:
+    """A fused step rounds a parameter elsewhere than several kernels do."""
+    value, moved = torch.ones(1000), {"weight": 1.0} if name == "weight" else {}
+    reference = training_steps._Learned({name: value}, moved)
+    other = training_steps._Learned({name: value + roundings * 2.0**-24}, moved)
+    assert (training_steps._judged(reference, other, [reference]) is not None) == differs
+
+
 def test_a_program_that_does_not_repeat_itself_is_not_compared() -> None:
     net, optimizer, scene = trained()
     assert scene.program is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import replace
@@ -36,6 +37,7 @@ OF_ANY_VALUE = (torch.bool, torch.uint8, torch.int8)  # truth values and bytes
 OF_PRODUCTS = 24.0  # flop a byte: what is read and written once and not multiplied as matrices stays far below
 
 
+@functools.cache  # a bench's tensors are large
 def requests(op: Op) -> list[Request]:
     """What the op's benches ask for, in bfloat16."""
     return [_request(op, case, torch.bfloat16, "cpu") for case in op.contract.bench_cases]

@@ -109,10 +109,16 @@ def _traits(made: dict[str, Any]) -> Iterator[Any]:
 
 def _of_values(name: str, value: Tensor) -> Iterator[Any]:
     size = value.abs()
+    most = float(size.amax())  # NaN where an element is
+    some = size.masked_fill_(size == 0, INF)
+    extreme = not most <= HUGE  # else two passes over the elements tell all: a contract has thousands of tensors
     for trait, there in (
-        ("no number", size.isnan()), ("infinite", size.isinf()), ("huge", (size > HUGE) & (size < INF)),
-        ("tiny", (size > 0) & (size < TINY)), ("zeros", size.amax() == 0),
-    ):  # fmt: skip
-        if bool(there.any()):
+        ("no number", most != most),
+        ("infinite", extreme and bool(value.isinf().any())),
+        ("huge", extreme and bool(((some > HUGE) & (some < INF)).any())),
+        ("tiny", bool((some < TINY).any())),
+        ("zeros", most == 0),
+    ):
+        if there:
             yield trait
             yield name, trait

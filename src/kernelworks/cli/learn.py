@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +14,22 @@ from kernelworks.cli.options import Json
 
 __all__ = ["VERBS"]
 
-ACTIONS = ("list", "start", "show", "hint", "check", "solution")
+ACTIONS = ("list", "start", "show", "hint", "check", "solution", "cpp")
+MEANT = {
+    "next": "start", "begin": "start", "open": "start", "run": "check", "test": "check", "compile": "check",
+    "submit": "check", "help": "--help", "progress": "list", "answer": "solution", "c++": "cpp",
+}  # fmt: skip
 
 
 def learn(
     action: Annotated[
-        str, typer.Argument(help="list, start, show, hint, check or solution.", metavar="ACTION")
+        str, typer.Argument(help="list, start, show, hint, check, solution or cpp.", metavar="ACTION")
     ] = "list",
     exercise: Annotated[
         str | None,
         typer.Argument(
-            help="An exercise's name; without it the last one, with start the next one.", metavar="EXERCISE"
+            help="An exercise's name, or its file; without it the last one, with start the next one.",
+            metavar="EXERCISE",
         ),
     ] = None,
     watched: Annotated[
@@ -35,29 +41,36 @@ def learn(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder", help="Where your files and progress lie, by default kernelworks-learn.", metavar="FOLDER"
+            "--folder",
+            help="Where your files and progress lie; by default kernelworks-learn, here or in a folder above.",
+            metavar="FOLDER",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Exercises from w x + b on: you write a kernel, a check says whether it is right, what is wrong, how fast it is.
 
-    `start` copies the starting file into your folder, `hint` gives one hint more, `check` compiles your file, runs it
-    guarded in a process apart, compares it with float64 and times it beside the solution and the measured peak.
-    `solution` shows the solution once a check has passed, or with --give-up. Nothing leaves this machine. Exit code 1
-    where a check refuses your file, 2 where the exercise does not exist or was not begun.
+    You know Python and no C++: that is enough. `list` shows the course. `start` prints an exercise's page and copies
+    its starting file into your folder: change it in an editor. `check` compiles it, runs it guarded in a process apart,
+    compares it with float64 and times it beside the solution and the measured peak. `hint` gives one hint more, `show`
+    the page again, `cpp` the C++ that the exercises need, beside Python. `solution` shows the solution once a check has
+    passed, or with --give-up. Nothing leaves this machine. Exit code 1 where a check refuses your file, 2 where the
+    exercise does not exist or was not begun.
 
     Example: kernelworks learn start affine
     """
     if action not in ACTIONS:
-        fail(f"learn does one of {', '.join(ACTIONS)}, got {action!r}", USAGE)
+        fail(_unknown(action), USAGE)
     if watched and (action != "check" or json):
         fail("--watch goes with check, and not with --json", USAGE)
     from kernelworks.learn import command
-    from kernelworks.learn.progress import FOLDER, Progress
+    from kernelworks.learn.progress import Progress, folder_of_learner
 
+    if action == "cpp":
+        command.show_language(json=json)
+        return
     with faults((ValueError,)):
-        progress = Progress(folder or FOLDER)
+        progress = Progress(folder or folder_of_learner())
         if action == "list":
             command.list_exercises(progress, json=json)
             return
@@ -75,6 +88,17 @@ def learn(
             command.watch(chosen, progress)
         elif not command.check_file(chosen, progress, json=json):
             raise typer.Exit(FAILED)
+
+
+def _unknown(action: str) -> str:
+    """What an action that there is none of may have meant."""
+    from kernelworks.learn.exercise import exercises
+
+    said = f"learn does one of {', '.join(ACTIONS)}, got {action!r}"
+    if action.replace("_", "-") in exercises():
+        return f"{said}; did you mean kernelworks learn start {action}?"
+    near = MEANT.get(action.lower()) or next(iter(difflib.get_close_matches(action, ACTIONS, 1)), "")
+    return f"{said}; did you mean kernelworks learn {near}?" if near else said
 
 
 VERBS: dict[str, Callable[..., None]] = {"learn": learn}

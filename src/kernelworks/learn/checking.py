@@ -25,6 +25,7 @@ from kernelworks.learn.compiling import (
 from kernelworks.learn.cuda_checking import UNTIMED_REASON, check_cuda_texts
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict, crash_sentence
+from kernelworks.learn.signature import changed_signature, missing_function
 from kernelworks.learn.triton_checking import UNTIMED_REASON as TRITON_UNTIMED
 from kernelworks.learn.triton_checking import check_triton_files, compile_triton_files
 from kernelworks.learn.worker_process import MOST_PRINTED_BYTES, Attempt, printed_in, run_worker
@@ -136,7 +137,8 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
         printed = printed_in(report.printed, verdict)
         if not verdict.right:
             verdict = _with_unset_local(exercise, source, text, task, verdict)
-            return CheckResult(exercise.name, "wrong", verdict, notes=compiler_notes(source), printed=printed)
+            notes = (*_signature_notes(exercise, text), *compiler_notes(source))
+            return CheckResult(exercise.name, "wrong", verdict, notes=notes, printed=printed)
         if not timed or printed:
             untimed = PRINTS if timed else ""
             return CheckResult(exercise.name, "right", verdict, untimed=untimed, printed=printed)
@@ -153,6 +155,12 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
         said = Verdict(False, times["wrong"]["yours"], f"optimised for this machine, with {times['about']}", failures=1)
         return CheckResult(exercise.name, "wrong", said)
     return CheckResult(exercise.name, "right", verdict, times=_times(times))
+
+
+def _signature_notes(exercise: Exercise, text: str) -> list[CompilerMessage]:
+    """That the function takes something else than the check hands over: a compiler cannot know."""
+    changed = changed_signature(exercise, text)
+    return [CompilerMessage(changed[0], changed[1], text.splitlines()[changed[0] - 1].strip())] if changed else []
 
 
 def _with_unset_local(
@@ -185,8 +193,8 @@ def _times(found: Mapping[str, Any]) -> Times:
 
 def _verdict_or_missing(attempt: Attempt, library: str, error: str, exercise: Exercise, source: str) -> Verdict:
     if "undefined symbol" in error:
-        text = f'the file defines no function {exercise.symbol} that C can call: it begins with extern "C"'
-        raise NotCompiled([CompilerMessage(0, text)])
+        line, said = missing_function(exercise, source)
+        raise NotCompiled([CompilerMessage(line, said, source.splitlines()[line - 1].strip() if line else "")])
     return _verdict(attempt, library, error, source)
 
 

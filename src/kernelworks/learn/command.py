@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_text
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
 
 from kernelworks.learn.checking import CheckResult, Times, check
 from kernelworks.learn.exercise import Exercise, exercise_named, exercises
@@ -20,11 +24,13 @@ __all__ = [
     "list_exercises",
     "named_or_next",
     "show_exercise",
+    "show_language",
     "show_solution",
     "start",
     "watch",
 ]
 
+LANGUAGE_PAGE = Path(__file__).resolve().parent / "cpp.md"
 WATCH_S = 0.3  # between two looks at a file that is watched
 DENSE = 2  # operations a byte: from here on a rate is told in operations
 MOST_PRINTED_LINES = 8
@@ -55,14 +61,16 @@ def named_or_next(name: str | None, progress: Progress, *, last: bool = False, j
     """The exercise of that name. Without one the exercise that was started or checked last if that is asked for, or the
     next one, and its name is said. Raises ValueError if there is none."""
     if name:
-        return exercise_named(name)
-    found = exercises().get(progress.last) if last else None
-    found = found or _next(progress)
-    if found is None:
+        found = exercise_named(Path(name).stem if "/" in name or Path(name).suffix else name)
+        _named_file(found, progress, name)
+        return found
+    meant = exercises().get(progress.last) if last else None
+    meant = meant or _next(progress)
+    if meant is None:
         raise ValueError("every exercise is done; name one to look at it again")
     if not json:
-        _say(f"{found.name}: {found.title}", "dim")
-    return found
+        _say(f"{meant.name}: {meant.title}", "dim")
+    return meant
 
 
 def list_exercises(progress: Progress, *, json: bool) -> None:
@@ -111,11 +119,46 @@ def start(exercise: Exercise, progress: Progress, *, json: bool) -> None:
         return
     if not fresh:
         _say(f"{path} is there already and stays as it is; remove it to begin anew")
+        _say(f"the page again: kernelworks learn show {exercise.name}")
+        _say(_mend(exercise, path))
         return
     _say(exercise.text.strip())
     _say()
-    _say(f"your file: {path}", "bold")
-    _say(f"then: kernelworks learn check {exercise.name}     a hint: kernelworks learn hint {exercise.name}")
+    _say(f"your file: {path}  (this page lies beside it: README.md)", "bold")
+    _say(_mend(exercise, path))
+
+
+def _mend(exercise: Exercise, path: Path) -> str:
+    """What to do with a file that is not right yet."""
+    return (
+        f"NEXT   change {path} in an editor and save it, then: kernelworks learn check {exercise.name}\n"
+        f"       a hint: kernelworks learn hint {exercise.name}"
+    )
+
+
+def show_language(*, json: bool) -> None:
+    """What of C++ the exercises need, beside Python."""
+    page = LANGUAGE_PAGE.read_text(encoding="utf-8")
+    if json:
+        document(json_text.dumps({"text": page}))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    rows = [cells for line in page.splitlines() if line.startswith("|") and (cells := _cells(line))]
+    for head in rows[0]:
+        table.add_column(head, overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*(Text(cell) for cell in row))
+    prose = page.replace("`", "").replace("**", "")
+    before, after = (part.strip() for part in re.split(r"(?:^\|.*\n)+", prose, flags=re.M))
+    _say(f"{before}\n")
+    stdout().print(table)
+    _say(f"\n{after}")
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a table's line, as they are read; empty for the line below the head."""
+    cells = [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line.replace("`", ""))[1:-1]]
+    return [] if set(cells[0]) == {"-"} else cells
 
 
 def show_exercise(exercise: Exercise, progress: Progress, *, json: bool) -> None:
@@ -132,6 +175,8 @@ def show_exercise(exercise: Exercise, progress: Progress, *, json: bool) -> None
 
 def give_hint(exercise: Exercise, progress: Progress, *, json: bool) -> None:
     """The next hint, after those that were given."""
+    if not progress.file(exercise).exists():
+        raise ValueError(_not_begun(exercise, progress.file(exercise)))
     known = progress.of(exercise) or ProgressOfOne()
     count = min(known.hints + 1, len(exercise.hints))
     progress.keep(exercise, hints=count)
@@ -151,7 +196,7 @@ def show_solution(exercise: Exercise, progress: Progress, *, give_up: bool, json
     known = progress.of(exercise) or ProgressOfOne()
     if not (known.right or known.gave_up or give_up):
         return False
-    if not known.right:
+    if not known.right and progress.folder.exists():
         progress.keep(exercise, gave_up=True)
     text = exercise.solution_path.read_text(encoding="utf-8")
     if json:
@@ -177,7 +222,9 @@ def _beside(times: Times) -> str:
         large = max(times.ratio, 1 / times.ratio) if times.ratio else 0.0
         if large < FAR:
             return ""
-        return f"; about {large:.2g}x the solution's time" if times.ratio > 1 else f"; about {large:.2g}x as fast as it"
+        if times.ratio > 1:
+            return f"; about {large:.2g}x the solution's time"
+        return f"; about {large:.2g}x as fast as the solution"
     if abs(times.ratio - 1) < ALIKE:
         return "; as fast as the solution"
     if times.ratio > 1:
@@ -226,7 +273,8 @@ def _faster_lines(exercise: Exercise, times: Times) -> list[str]:
 def _refusal_lines(result: CheckResult, path: Path) -> list[str]:
     found = result.verdict
     assert found is not None
-    cases = f" ({found.failures} of {found.cases} cases fail)" if found.cases else ""
+    many = f"all {found.cases}" if found.failures == found.cases else f"{found.failures} of {found.cases}"
+    cases = f" ({many} cases fail)" if found.cases > 1 else ""
     lines = [f"WRONG  it {found.sentence}" if _is_deed(found.sentence) else f"WRONG  {found.sentence}"]
     lines.append(f"       {found.detail}{cases}")
     if found.line:
@@ -244,12 +292,28 @@ def _is_deed(sentence: str) -> bool:
     }  # fmt: skip
 
 
+def _not_begun(exercise: Exercise, path: Path) -> str:
+    if path.parent.parent.exists():
+        return f"there is no {path} yet: kernelworks learn start {exercise.name}"
+    return (
+        f"there is no {path.parent.parent} in {Path.cwd()} or above it: go to the folder in which you typed "
+        f"`kernelworks learn start`, or begin here: kernelworks learn start {exercise.name}"
+    )
+
+
+def _named_file(exercise: Exercise, progress: Progress, named: str) -> None:
+    """Raises ValueError where somebody names a file that is not the one that a check looks at."""
+    own = progress.file(exercise)
+    if named and Path(named).suffix and Path(named).exists() and not (own.exists() and own.samefile(named)):
+        raise ValueError(f"a check looks at {own} alone, and {named} is another file: put your text there")
+
+
 def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
     """Checks the learner's file, says what came of it and keeps it; whether it is right. Raises FileNotFoundError
     where the exercise was not begun, and what ``check`` raises."""
     path = progress.file(exercise)
     if not path.exists():
-        raise ValueError(f"there is no {path} yet: kernelworks learn start {exercise.name}")
+        raise ValueError(_not_begun(exercise, path))
     result = check(exercise, path)
     known, right = progress.of(exercise) or ProgressOfOne(), result.outcome == "right"
     best = result.times.yours_s if result.times and not result.times.busy else None
@@ -268,6 +332,7 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
                 _say(f"       {message.code}")
             if message.plain:
                 _say(f"       g++: {message.text}", "dim")
+        _say(_mend(exercise, path), "dim")
         return False
     for line in result.printed.splitlines()[:MOST_PRINTED_LINES]:
         _say(f"PRINTED  {line}", "dim")
@@ -279,6 +344,7 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
         for note in result.notes:
             _say(f"NOTE   {path.name}, line {note.line}: {note.plain or note.text}")
             _say(f"       {note.code}")
+        _say(_mend(exercise, path), "dim")
         return False
     verdict = result.verdict
     assert verdict is not None

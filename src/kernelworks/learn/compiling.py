@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelworks.build.cache import BuildError, entry
 from kernelworks.build.compiler import compile_source, identity, toolchain
 from kernelworks.build.cpp import TARGETS
-from kernelworks.learn.compiler_words import in_plain_words
+from kernelworks.learn.compiler_words import in_plain_words, integer_quotients
 from kernelworks.learn.exercise import Exercise
 from kernelworks.machine import machine
 
@@ -47,6 +47,10 @@ TIME_FLAGS = ("-O3", "-g", "-fno-math-errno", "-fno-trapping-math")
 MESSAGE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.M)
 INCLUDE = re.compile(r"^\s*#\s*include\s*<[^>]+>", re.M)
 OPTION = re.compile(r" \[-[\w=-]+\]$")  # of the compiler, behind what it says
+GUESS = re.compile(r"; did you mean .*\?$")  # g++'s, among all the names that it knows
+ADDRESS = re.compile(r" \S\*\(.*sizetype.*$")  # an element as g++ computes its address
+GRAMMAR = re.compile(r"expected |stray ")  # behind such an error g++ has lost the thread
+MISSING_END = re.compile(r"expected .*; ?\S? before ")
 MOST_MESSAGES = 5
 
 
@@ -69,16 +73,37 @@ class NotCompiled(Exception):
 
 
 def _messages(text: str, source: Path) -> list[CompilerMessage]:
+    """What the compiler says, one message a line of the file, and none behind an error of grammar."""
     whole = source.read_text(encoding="utf-8", errors="replace")
-    lines, found = whole.splitlines(), []
+    lines, found = whole.splitlines(), dict[int, CompilerMessage]()
     for match in MESSAGE.finditer(text):
         number = int(match["line"]) if Path(match["file"]).name == source.name else 0
-        code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         said = OPTION.sub("", match["text"])
-        found.append(CompilerMessage(number, said, code, in_plain_words(said, code, whole)))
+        number = _line_of_missing_end(said, number, lines)
+        code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        plain = in_plain_words(said, code, whole, number)
+        said = ADDRESS.sub("", GUESS.sub("", said) if plain else said)
+        message, first = CompilerMessage(number, said, code, plain), found.get(number)
+        is_grammar = bool(GRAMMAR.match(said))
+        if first is None or (is_grammar and "not declared" not in first.text):
+            found[number] = message
+        if is_grammar:
+            break
     undefined = re.findall(r"undefined reference to [`'](.+?)'", text)
-    found += [CompilerMessage(0, f"{name} is called and defined nowhere") for name in undefined]
-    return found[:MOST_MESSAGES] or [CompilerMessage(0, text.strip().splitlines()[-1] if text.strip() else "no reason")]
+    messages = [*found.values(), *(CompilerMessage(0, f"{name} is called and defined nowhere") for name in undefined)]
+    last = text.strip().splitlines()[-1:] or ["no reason"]
+    return messages[:MOST_MESSAGES] or [CompilerMessage(0, last[0])]
+
+
+def _line_of_missing_end(said: str, number: int, lines: Sequence[str]) -> int:
+    """The line whose ; is missing: g++ names the next one, if that is where it meets something else."""
+    if not MISSING_END.match(said) or not 0 < number <= len(lines):
+        return number
+    met = re.search(r"before \W*(\w+|\S)", said)
+    if met is None or not lines[number - 1].strip().startswith(met[1]):
+        return number
+    above = [at for at in range(1, number) if lines[at - 1].split("//")[0].strip()]
+    return above[-1] if above else number
 
 
 def _build(source: Path, text: str, flags: Sequence[str], kind: str) -> Path:
@@ -120,14 +145,16 @@ def build_with_zeros(source: Path) -> Path:
 
 
 def compiler_notes(source: Path) -> tuple[CompilerMessage, ...]:
-    """What the compiler warns of in a learner's file, one message a line."""
+    """What the compiler warns of in a learner's file, and quotients of integers, one message a line."""
+    whole = source.read_text(encoding="utf-8", errors="replace")
+    lines, found = whole.splitlines(), list[CompilerMessage]()
+    found += [CompilerMessage(at, said, lines[at - 1].strip(), said) for at, said in integer_quotients(whole)]
     with tempfile.TemporaryDirectory(prefix="kernelworks-learn-") as folder:
         try:
             compile_source((*LIBRARY_FLAGS, *NOTE_FLAGS), source, "notes", Path(folder) / "notes.so", ("-ldl",))
         except BuildError as error:
-            found = [m for m in _messages(str(error), source) if m.line and not ROUNDING_MESSAGE.search(m.text)]
-            return tuple({message.line: message for message in reversed(found)}.values())[::-1]
-    return ()
+            found += [m for m in _messages(str(error), source) if m.line and not ROUNDING_MESSAGE.search(m.text)]
+    return tuple({message.line: message for message in reversed(found)}.values())[::-1]
 
 
 def build_to_time(source: Path) -> Path:

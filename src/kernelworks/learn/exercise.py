@@ -172,6 +172,6 @@ def exercise_named(name: str) -> Exercise:
         near = difflib.get_close_matches(wanted, known, n=1)
         raise ValueError(
             f"there is no exercise {name!r}; did you mean {near[0]}?" if near
-            else f"there is no exercise {name!r}; there are: {', '.join(known) or 'none'}"
+            else f"there is no exercise {name!r}; `kernelworks learn` lists the {len(known)} that there are"
         )  # fmt: skip
     return known[wanted]

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernelworks.learn.case import Array, Case, Reference, exact_arguments
 
-__all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge"]
+__all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge", "with_verb"]
 
 CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
@@ -92,7 +92,7 @@ def _many(count: int, what: str) -> str:
     return f"the {what} element" if count == 1 else f"the {what} {count} elements"
 
 
-def _with_verb(elements: str, one: str, many: str, rest: str) -> str:
+def with_verb(elements: str, one: str, many: str, rest: str) -> str:
     """A sentence about elements in words, with the verb that they need."""
     return f"{elements} {many if re.match(r'(the (last|first) )?[0-9]', elements) else one} {rest}"
 
@@ -136,7 +136,10 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
     if "fault" in signal:
         return _undefined_sentence(signal, code)
     if number == ABORT:
-        return "ends itself: an index outside a std::vector, or another rule of C++'s library that is not kept"
+        return (
+            "ends itself: an index outside a std::vector, whose length stands in ( ) where it is made, or another rule "
+            "of C++'s library that is not kept"
+        )
     if number in TRAPS:
         return (
             "leaves what C++ defines: an index outside a local array or a std::vector, a division of an integer by 0, "
@@ -159,7 +162,19 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
         count = -(distance // buffer["size"])
         return f"{verb} {count} element{'s' if count > 1 else ''} before the beginning of {buffer['name']}"
     count = distance // buffer["size"] + 1
-    return f"{verb} {count} element{'s' if count > 1 else ''} beyond the end of {buffer['name']}"
+    return f"{verb} {count} element{'s' if count > 1 else ''} beyond the end of {buffer['name']}{_extent(buffer)}"
+
+
+def _extent(buffer: Mapping[str, Any]) -> str:
+    """How large an array is, behind its name."""
+    name, shape = buffer["name"], list(buffer.get("shape", ()))
+    if not shape or 0 in shape:
+        return ", which has none" if shape else ""
+    if shape == [1]:
+        return f", which has one: {name}[0]"
+    if len(shape) == 1:
+        return f", which has {shape[0]}: the last is {name}[{shape[0] - 1}]"
+    return f", which is {' x '.join(map(str, shape))}"
 
 
 def _undefined_sentence(signal: Mapping[str, Any], code: str) -> str:
@@ -217,7 +232,8 @@ def _deeds(seen: Observation) -> str:
         if mask.any():
             if mask.all() and mask.size > 1:
                 return f"nothing of {name} is written"
-            return _with_verb(describe_elements(name, mask), "is", "are", "never written")
+            rows = f": row i of {name} begins at i * ld{name}" if f"ld{name}" in seen.case.arguments else ""
+            return with_verb(describe_elements(name, mask), "is", "are", f"never written{rows}")
     if seen.undefined:
         return seen.undefined
     for name, mask in seen.unsteady.items():
@@ -229,12 +245,19 @@ def _deeds(seen: Observation) -> str:
     for name, mask in seen.stale.items():
         if mask.any():
             said = describe_elements(name, mask)
-            return _with_verb(said, "depends", "depend", f"on what {name} held before the call")
+            rest = f"on what {name} held before the call: set it first, or write it by = and not by +="
+            return with_verb(said, "depends", "depend", rest)
     for name, mask in seen.read_gaps.items():
         if mask.any():
-            said = "on what lies between the rows of a matrix: rows begin one row stride apart, not n elements"
-            return _with_verb(describe_elements(name, mask), "depends", "depend", said)
+            said = f"on what lies between the rows of a matrix: rows begin {_row_strides(seen.case)} elements apart"
+            return with_verb(describe_elements(name, mask), "depends", "depend", f"{said}, which may be more than n")
     return ""
+
+
+def _row_strides(case: Case) -> str:
+    """The parameters that say how far apart the rows of the matrices with gaps lie."""
+    gaps = [name for name, value in case.arguments.items() if getattr(value, "gap", 0)]
+    return " or ".join(f"ld{name}" for name in gaps if f"ld{name}" in case.arguments) or "one row stride"
 
 
 # ---------------------------------------------------------------- wrong numbers
@@ -302,7 +325,7 @@ def _not_numbers(seen: Observation) -> str:
         if broken.any():
             kind = "NaN" if np.isnan(got[broken][0]) else "infinite"
             said = f"{kind}: a value on the way is too large for the type, or 0 is divided by 0, or infinity times 0"
-            return _with_verb(describe_elements(name, broken), "becomes", "become", said)
+            return with_verb(describe_elements(name, broken), "becomes", "become", said)
     return ""
 
 
@@ -327,7 +350,7 @@ def _plain(seen: Observation) -> str:
     for name in seen.outputs:
         wrong = seen.wrong(name)
         if wrong.any():
-            return _with_verb(describe_elements(name, wrong), "is", "are", "wrong")
+            return with_verb(describe_elements(name, wrong), "is", "are", "wrong")
     return ""
 
 
@@ -348,13 +371,18 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     """What all cases come to. What was done comes before what came out; a known mistake before a description."""
     count = len(seen)
     deeds = [(one, said) for one in seen if (said := _deeds(one))]
+    failures = sum(one.is_wrong or any(one is other for other, _ in deeds) for one in seen)
+    failed = [one for one in seen if one.is_wrong]
+    if any(not one.case.is_empty for one in failed):  # what was done in a case without elements alone says little
+        deeds = [deed for deed in deeds if not deed[0].case.is_empty]
+        failed = [one for one in failed if not (one.case.is_empty and _deeds(one))]
     if deeds:
         deeds.sort(key=lambda deed: (not deed[0].is_partly_wrong(), deed[0].case.is_empty))
         one, said = deeds[0]
-        failures = sum(bool(_deeds(other)) or other.is_wrong for other in seen)
         about = one.case.about
+        if one.case.is_empty and said.endswith("written"):
+            said += ": a loop over nothing has no round, so it is written outside of that loop"
         return Verdict(False, said, f"with {about}", cases=count, failures=failures, case=about)
-    failed = [one for one in seen if one.is_wrong]
     if not failed:
         worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
         return Verdict(True, cases=count, worst=worst)
@@ -365,4 +393,4 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
         or _rounding(first) or _plain(first)
     )  # fmt: skip
     detail = f"with {first.case.about}: {_detail(first)}"
-    return Verdict(False, sentence, detail, cases=count, failures=len(failed), case=first.case.about)
+    return Verdict(False, sentence, detail, cases=count, failures=failures, case=first.case.about)

@@ -11,10 +11,22 @@ from kernelworks.learn.exercise import Exercise
 from kernelworks.machine.environment import write_whole
 from kernelworks.records.json_text import read_json
 
-__all__ = ["FOLDER", "Progress", "ProgressOfOne"]
+__all__ = ["FOLDER", "Progress", "ProgressOfOne", "folder_of_learner"]
 
 FOLDER = Path("kernelworks-learn")
 FILE = "progress.json"
+
+
+def folder_of_learner(here: Path | None = None) -> Path:
+    """The folder that holds a learner's files: that of ``here`` (where the command is typed) or of the nearest folder
+    above it that has one, so that a check works from among the files as well; ``FOLDER`` if there is none yet."""
+    here = here or Path.cwd()
+    for folder in (here, *here.parents):
+        if folder.name == FOLDER.name and (folder / FILE).is_file():
+            return folder
+        if (folder / FOLDER / FILE).is_file():
+            return FOLDER if folder == here else folder / FOLDER
+    return FOLDER
 
 
 @dataclass(frozen=True)

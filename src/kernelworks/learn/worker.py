@@ -23,7 +23,7 @@ import numpy as np
 from kernelworks.learn.buffers import PATTERNS, Buffer, place_case
 from kernelworks.learn.case import Array, Case, Output, Reference, State, exact_arguments, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
-from kernelworks.learn.faults import Observation, describe_elements, judge
+from kernelworks.learn.faults import Observation, describe_elements, judge, with_verb
 from kernelworks.learn.timing import time_calls
 from kernelworks.learn.worker_process import PRINT_MARK
 
@@ -132,10 +132,8 @@ def _overlap(runner: Runner, case: Case, count: int) -> str:
             twice = mask & (owners[name] >= 0) if name in owners else np.zeros_like(mask)
             if twice.any():
                 other = int(owners[name][tuple(np.argwhere(twice)[0])])
-                return (
-                    f"{describe_elements(name, twice)} is written by slice {other} and by slice {index} of {count}: "
-                    "on two threads that is a race"
-                )
+                said = f"written by slice {other} and by slice {index} of {count}: on two threads that is a race"
+                return with_verb(describe_elements(name, twice), "is", "are", said)
             owners[name] = np.where(mask, index, owners.get(name, np.full(mask.shape, -1)))
     return next(filter(None, (_imbalance(name, mask, count) for name, mask in owners.items())), "")
 

@@ -216,17 +216,19 @@ def _alone(device: str, layout: str) -> Iterator[None]:
 
 
 def parities(
-    op: Op, kernel: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None
+    op: Op, kernel: str, case: Case, dtype: torch.dtype, seed: int = 0, inner: str | None = None,
+    *, both_ends: bool = True,
 ) -> Iterator[Parity]:  # fmt: skip
     """Every comparison of one case. A kernel that raises fails with what it raised; a case that a kernel declines, as
-    it may decline a user's call, gives none. ``inner`` asks for other bounds than the kernel's own."""
+    it may decline a user's call, gives none. ``inner`` asks for other bounds than the kernel's own. Without
+    ``both_ends`` tensors lie against one of their guard pages alone: who asks for values has the same of both."""
     device = device_of(op, kernel)
     expected = compute_reference(op, case, dtype, seed, device, inner or op.kernel(kernel).inner)
     positional = expected.positional(op)
     if _declines(op, kernel, positional):
         return
     layouts = layouts_of(case, positional)
-    ends = (True, False) if device == "cpu" else (True,)
+    ends = (True, False) if device == "cpu" and both_ends else (True,)
 
     def forward(layout: str, *, at_end: bool) -> Judgement:
         with _alone(device, layout):

@@ -1,13 +1,18 @@
 """Holds the compiled regions that a fix is about to keep against float64 on other values and sizes than the program's.
 
-It takes one part of the budget at most. A region that is wrong is rejected, and a file that shows it is made.
+It takes one part of the budget at most: first what runs as it was compiled, then what is compiled anew for it, which
+other sizes are and may be other values too (a list of an expert's tokens has another length), if that fits what is left
+of the part. A region that is wrong is rejected, and a file that shows it is made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torch import nn
 
@@ -30,6 +35,7 @@ from kernelworks.records.fix import CompilerReport
 
 __all__ = ["check_compiled", "compilers_at_work"]
 
+RECOMPILES = "RecompileError"  # torch's
 SIZES = 0.15  # of what is left of the budget: another size is compiled anew, which may take no more
 
 
@@ -52,27 +58,33 @@ def check_compiled(
     ends, checked, left = time.perf_counter() + part_s(scene), 0, 0
     cost_s = max((other.promise.cost_s for other in compiled if other.promise is not None), default=0.0)
     assert scene.budget is not None
-    for name, sample, needs_s in _drawn(scene, compiled, cost_s):
+    anew: list[_Drawn] = []  # what is found to be compiled anew, which is done last
+    for drawn in itertools.chain(_drawn(scene, compiled, cost_s), anew):
+        name, sample = drawn.name, drawn.sample
         most_s = min(ends - time.perf_counter(), seconds_to_end(scene))
-        if most_s <= 0 or needs_s > SIZES * scene.budget.seconds_left:
+        if most_s <= 0 or drawn.needs_s > min(most_s, SIZES * scene.budget.seconds_left):
             left += 1
             continue
         if not _says(sample, ties=name == ZEROS):
             continue
         scene.say(f"comparing compiled regions on other arguments: {name}")
-        raised = _raises(sample, together)
-        if raised:
-            return f"what is compiled raises {raised} on {name}", None
-        found = compare(
-            [sample], most_s, most_s, changed=lambda module: together, untouched=together.is_untouched,
-            whole=fits_whole(scene, most_s),
-        )  # fmt: skip
+        with contextlib.nullcontext() if drawn.compiles else _compiling_nothing():
+            raised = _raises(sample, together)
+            if raised == RECOMPILES and not drawn.compiles:
+                anew.append(_Drawn(name, sample, cost_s, compiles=True))
+                continue
+            if raised:
+                return f"what is compiled raises {raised} on {name}", None
+            found = compare(
+                [sample], most_s, most_s, changed=lambda module: together, untouched=together.is_untouched,
+                whole=fits_whole(scene, most_s),
+            )  # fmt: skip
         checked += bool(found.against)
         if found.against and not found.agrees:
             why = f"what is compiled is wrong on {name} ({found.note or f'relative error {found.after:.1e}'})"
             return why, _report(scene, sample, compiled, name, min(part_s(scene), seconds_to_end(scene)))
     if one.agreement is not None and (checked or left):
-        more = f", not on {left} others, as the budget allows" if left else ""
+        more = f"; {left} more were not compared, as the budget allows" if left else ""
         said = f"what is compiled agrees on {checked} calls with other arguments{more}"
         one.agreement = dataclasses.replace(
             one.agreement, note="; ".join(note for note in (one.agreement.note, said) if note)
@@ -80,9 +92,26 @@ def check_compiled(
     return "", None
 
 
-def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tuple[str, Sample, float]]:
+class _Drawn(NamedTuple):
+    """A call with other arguments. ``compiles``: it may be compiled anew, which is expected to take ``needs_s``."""
+
+    name: str
+    sample: Sample
+    needs_s: float
+    compiles: bool
+
+
+def _compiling_nothing() -> contextlib.AbstractContextManager[None]:
+    """Within, what would be compiled once more raises ``RECOMPILES``."""
+    from torch._dynamo import config  # takes seconds: only if something is compiled
+
+    patched: contextlib.AbstractContextManager[None] = config.patch(error_on_recompile=True)
+    return patched
+
+
+def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[_Drawn]:
     """Of each module that is compiled its first call, with other values; then with other sizes, which the original must
-    take, and for which it is compiled once more; and the seconds of that."""
+    take, and for which it is compiled once more."""
     places = [_module_of(scene, one) for one in compiled]
     firsts: dict[int, Sample] = {}
     for sample in scene.answer_samples:
@@ -90,10 +119,10 @@ def _drawn(scene: Scene, compiled: Sequence[Try], cost_s: float) -> Iterator[tup
             firsts.setdefault(id(sample.module), sample)
     for sample in firsts.values():
         for name, drawn in drawn_samples(sample):
-            yield name, drawn, 0.0
+            yield _Drawn(name, drawn, 0.0, compiles=False)
     for sample in firsts.values():
         for name, drawn in shorter_samples(sample):
-            yield name, drawn, cost_s
+            yield _Drawn(name, drawn, cost_s, compiles=True)
 
 
 def _module_of(scene: Scene, one: Try) -> nn.Module:

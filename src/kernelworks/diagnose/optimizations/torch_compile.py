@@ -37,6 +37,7 @@ from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, ins
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = [
     "OPTIMIZATION",
@@ -161,7 +162,7 @@ class _Optimization:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
-            raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
+            raise Impossible(MODULES_MADE_ANEW)
         missing = "" if scene.on_gpu else missing_compiler()
         if missing:
             raise Impossible(missing)

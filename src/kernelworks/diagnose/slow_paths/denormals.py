@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,18 @@ SLOWER = 1.3
 class Denormals(Watcher):
     def __init__(self) -> None:
         self.elements, self.line, self.typical = 0, "", torch.zeros(0)
+        self.given: set[int] = set()  # the memory of the function's arguments
+
+    def functions(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.given = {_memory(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)}
 
     def results(self, function: Callable[..., Any], result: Any) -> None:
-        if not isinstance(result, Tensor) or result.dtype is not torch.float32 or result.device.type != "cpu":
+        if (
+            not _computes(function, result, self.given)
+            or not isinstance(result, Tensor)
+            or result.dtype is not torch.float32
+            or result.device.type != "cpu"
+        ):
             return
         if result.numel() < SAMPLE or result.layout is not torch.strided or not result.is_contiguous():
             return
@@ -45,3 +54,18 @@ class Denormals(Watcher):
                 "here: torch.set_flush_denormal(True) makes them 0",
                 (slow - fast) / tiny.numel() * self.elements,
             )  # fmt: skip
+
+
+def _memory(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _computes(function: Callable[..., Any], result: Any, given: set[int]) -> bool:
+    """Whether it writes what it returns. A view writes nothing, and memory that nobody has written yet holds anything:
+    ``torch.empty`` of a layer's weights is full of denormal numbers."""
+    name = getattr(function, "__name__", "")
+    if "empty" in name or not isinstance(result, Tensor):
+        return False
+    in_place = name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
+    return in_place or _memory(result) not in given

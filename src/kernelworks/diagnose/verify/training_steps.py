@@ -35,6 +35,10 @@ STEPS = 3
 DRAWS = 2
 COPIES = 17  # so many times the parameters' bytes are in use at once
 GROWS = 3.0  # an error may grow so many times, beyond the program's own rounding
+# A step rounds a parameter twice where it lies (decay, update), which the rounding of results does not show. Two runs
+# of STEPS steps make 4 STEPS such roundings of at most u each; of equal elements they are equal, so that nothing
+# averages out. Three standard deviations of their sum, each u / sqrt(3), are 2 sqrt(3 STEPS) u: 2 STEPS u for 3 steps.
+PARAMETER_ROUNDINGS = 2.0 * STEPS
 
 
 @dataclass
@@ -137,7 +141,8 @@ def _judged(reference: _Learned, now: _Learned, own: Sequence[_Learned]) -> tupl
         draws = [draw.named[name] for draw in own if name in draw.named and draw.named[name].shape == value.shape]
         rounding = max((_norm(draw - value) for draw in draws), default=0.0)
         size, off = _norm(value), _norm(other - value)
-        bound = (1 + GROWS) * rounding + UNIT_ROUNDOFF.get(value.dtype, 0.0) * size
+        times = PARAMETER_ROUNDINGS if name in reference.moved else 1.0
+        bound = (1 + GROWS) * rounding + times * UNIT_ROUNDOFF.get(value.dtype, 0.0) * size
         if off > bound and bound <= SAYS_NOTHING * reference.moved.get(name, size):
             found.append((name, off / (size or 1.0), rounding / (size or 1.0)))
     return max(found, key=lambda one: one[1], default=None)

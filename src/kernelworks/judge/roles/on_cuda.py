@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -76,13 +76,17 @@ def persisting() -> int:
 
 
 class _Range:
-    """Addresses behind which an allocation lies. Gives them back with the last tensor that is made of them."""
+    """Addresses behind which an allocation lies. Gives them back with the last tensor that is made of them, and the
+    next allocation of that size asks for the same ones: as with torch's own allocator, an address that was seen before
+    may hold other values."""
+
+    freed: ClassVar[dict[int, int]] = {}  # the latest addresses given back, by size
 
     def __init__(self, handle: Any, size: int, device: int) -> None:
         self.size = size
-        address = ctypes.c_ulonglong()
-        _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
-              ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))  # fmt: skip
+        address, wanted = ctypes.c_ulonglong(), ctypes.c_ulonglong(self.freed.pop(size, 0))
+        _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), wanted,
+              ctypes.c_ulonglong(0))  # fmt: skip
         self.address = address.value
         _call("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
         access = _Access(ON_DEVICE, device, READ_AND_WRITE)
@@ -97,6 +101,7 @@ class _Range:
             address, size = ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size)
             _call("cuMemUnmap", address, size)
             _call("cuMemAddressFree", address, size)
+            self.freed[self.size] = self.address
 
 
 def _bytes(behind: _Range, device: str) -> Tensor:

@@ -83,11 +83,12 @@ def _left_out() -> frozenset[str]:
 
 def _loaded(modules: Sequence[str]) -> None:
     """What is loaded when a bound is derived for the first time, a second's worth, is loaded here, once for all; and
-    these modules, of torch's and ours, as far as they are there."""
+    these modules, of torch's and ours, as far as they are there. setuptools, which builds extensions, adds a folder of
+    its own to the path of modules while it is loaded: no candidate changes the path by building one."""
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
     with torch.no_grad():
         bound_of(torch.relu, [torch.zeros(1)])
-    for name in modules:
+    for name in ("setuptools", *modules):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     tempfile.tempdir = None  # it is another one in each
