@@ -258,6 +258,43 @@ def test_gradients_of_convolutions_are_sums(name: str, even: bool) -> None:
         assert worst(gradients(x), bound) > 1
 
 
+SENT: dict[str, tuple[nn.Module, Tensor, Callable[[Tensor], Tensor]]] = {
+    # What the first images add the last take away: between them the sums are far larger than what comes of them.
+    "signs by images": (
+        nn.Conv1d(4, 8, 3), torch.rand(16, 4, 902), lambda y: (F.gelu(y).mean(-1) * SIGNS[::128, None]).sum()
+    ),
+    # One number in each image, or zero: adding it rounds the same way again and again.
+    "largest ones": (
+        nn.Conv1d(1, 8, 1), torch.rand(4, 1, 1 << 16),
+        lambda y: (F.max_pool1d(y, 4).mean(-1) * torch.linspace(0.5, 0.9, 8)).sum(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_gradients_of_a_convolution_summed_place_by_place_are_within_the_bound(name: str) -> None:
+    """As kernels do it that have the channels in their lanes: each lane adds all images and places in turn."""
+    layer, x, answer = SENT[name]
+    parameters = list(layer.parameters())
+
+    def gradients(a: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            return list(torch.autograd.grad(answer(layer(a)), parameters))
+
+    with torch.no_grad():
+        made = layer(x)
+    made.requires_grad_()
+    (flow,) = torch.autograd.grad(answer(made), made)
+    lines, windows = flow.transpose(1, 2), x.unfold(2, layer.kernel_size[0], 1).transpose(1, 2)
+    terms = [lines[:, :, :, None, None] * windows[:, :, None], lines]
+    found, short = (
+        [torch.from_numpy(t[:count].flatten(0, 1).numpy().cumsum(0)[-1]) for t in terms] for count in (len(x), -1)
+    )
+    bound = bound_of(gradients, [x])
+    assert worst(gradients(x), bound) <= 1 and worst(found, bound) <= 1
+    assert worst([short[0], found[1]], bound) > 1 and worst([found[0], short[1]], bound) > 1  # an image left out
+
+
 def _in_tiles(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """As fused kernels do it: scores in float32, weights handed to the second product in the program's dtype."""
     scores = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5

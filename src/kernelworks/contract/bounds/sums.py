@@ -8,7 +8,7 @@ partial sums, which are of the size of the result and of the root of the squares
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -135,22 +135,40 @@ def convolution_backward(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
         )
         for i, error in call.errors.items()
     }  # fmt: skip
+    largest = _summed_images(call, values, flow, x)
     results, left = [], iter(outputs)
     for k, operands in enumerate(((flow, weight), (flow, x), (flow,))):
         if values[k] is None:
             continue
-        root = squares[k].clamp(min=0).sqrt()
-        if k == 2:  # of a mean what flows back is one number in each image: terms that round alike
-            lines = call.leaves[flow].flatten(2)
-            even = (lines.abs().mean(-1) >= ALIKE * lines.square().mean(-1).sqrt()).all(0)
-            root = torch.where(even, sizes[k] / math.sqrt(every[k]), root)
-        parts = [_own(call, values[k], sizes[k], root, max(1, every[k]), next(left).dtype)]
+        root, alike = squares[k].clamp(min=0).sqrt(), _alike(call.leaves[flow]) if k == 2 else None
+        parts = [_own(call, values[k], sizes[k], root, max(1, every[k]), next(left).dtype, largest[k], alike)]
         for i in operands:
             if i in carried:
                 worst, common, spread, shares = carried[i]
                 parts.append(Error(worst[k], common[k], spread[k].clamp(min=0).sqrt(), shares))
         results.append(Result(values[k], sum_errors(parts)))
     return results
+
+
+def _summed_images(call: Call, values: Sequence[Any], flow: int, x: int) -> list[Any]:
+    """The largest partial sums of a weight's and a bias' gradient, from the first image or from the last: each image
+    may add what the next takes away, and the sum over places rounds at the size that it has between them."""
+    if values[1] is None and values[2] is None:
+        return [None, None, None]
+    without_input = {len(call.leaves) - 3: False}  # the mask of what is asked for comes last
+    images = zip(call.leaves[flow].chunk(PARTS), call.leaves[x].chunk(PARTS), strict=True)
+    made = [call.run({flow: a, x: b} | without_input) for a, b in images]
+    return [None, *(None if values[k] is None else _running(values[k], (part[k] for part in made)) for k in (1, 2))]
+
+
+def _alike(flow: Tensor) -> Tensor:
+    """How many terms of a bias' gradient round alike, by channel: of a mean what flows back is one number in each
+    image, of a mean of largest ones that number or zero, and a zero rounds nothing. None, 0, of channels whose images
+    have several numbers."""
+    lines = flow.flatten(2)
+    terms = (lines != 0).sum(-1)
+    even = lines.abs().sum(-1) >= ALIKE * (terms * lines.square().sum(-1)).sqrt()
+    return torch.where(even.all(0), terms.sum(0), 0)
 
 
 def _apart(call: Call) -> dict[int, Any]:
@@ -166,13 +184,18 @@ def _shaped(bias: Tensor, result: Tensor) -> Tensor:
 
 
 def _own(
-    call: Call, value: Tensor, absolute: Tensor, root: Tensor, terms: int, dtype: torch.dtype
+    call: Call, value: Tensor, absolute: Tensor, root: Tensor, terms: int, dtype: torch.dtype,
+    largest: Tensor | None = None, alike: Tensor | None = None,
 ) -> Error:  # fmt: skip
+    """What the sum itself rounds. ``largest`` are its largest partial sums, where whoever calls knows them; ``alike``
+    is how many of its terms are known to round alike."""
     u, tiny = inner(dtype), TINY.get(dtype, 2.0**-126)
-    size = _partial(call, value)
+    size = _partial(call, value) if largest is None else largest
     more = 2.0 if call.name in MEANS else 0.0  # a product with the rounded 1/K
     worst = u * (terms * absolute + more * size) + tiny * terms
     count = torch.where(absolute > ALIKE * math.sqrt(terms) * root, terms / SUM_STDDEVS, root_of(terms))
+    if alike is not None:
+        count = torch.maximum(count, alike / SUM_STDDEVS)
     spread = u * (count * (size + root) + more * size)
     own = Error(worst, torch.full_like(worst, tiny * terms), spread, {call.label(terms): 1.0})
     return sum_errors([own, rounding_error(value, dtype, call.label(terms))]) if unit(dtype) > u else own
@@ -201,7 +224,12 @@ def _partial(call: Call, value: Tensor) -> Tensor:
         sums = (scale(part) * call.run({call.floats[0]: part}) for part in x.chunk(PARTS, along))
     else:
         return size
-    running = torch.zeros_like(value)
+    return _running(value, sums)
+
+
+def _running(value: Tensor, sums: Iterable[Tensor]) -> Tensor:
+    """The largest sum of the first or the last of some parts, whose sum the value is."""
+    size, running = value.abs(), torch.zeros_like(value)
     for part in sums:
         running = running + part
         size = torch.maximum(size, torch.maximum(running.abs(), (value - running).abs()))
