@@ -128,6 +128,16 @@ def test_sides_that_are_one_size_are_halved_together(tmp_path: Path) -> None:
     assert seen(square, tmp_path, 2.0**20)["sizes"] == {"rows": 256, "shape[0]": 256}
 
 
+def test_what_the_reference_reads_itself_is_left_whole(tmp_path: Path) -> None:
+    """A candidate has written it down too, and nobody tells it of another number."""
+    held = Written(
+        "return mixed(x) + self.held", "torch.rand(rows, wide)", "self.held = torch.rand(rows, wide)", "wide", "wide",
+        "rows = 4096\nwide = 4096\nturns = 4096\n\n\ndef mixed(x, wide=2):\n    return x * turns",
+    )  # fmt: skip
+    assert seen(held, tmp_path, 2.0**20)["sizes"] == {"wide": 32}
+    assert [s.name for s in read_problem(tmp_path / "problem.py").shapes] == ["own"]
+
+
 def test_verdicts() -> None:
     empty: dict[str, Any] = json.loads(
         '{"name": "p", "format": "", "device": "cpu", "sizes": {}, "bytes": 0, "flop": 0, "least_s": 0, "ops": 0, '

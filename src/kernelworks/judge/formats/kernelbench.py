@@ -43,20 +43,21 @@ def problem_in(path: Path, source: str, *, entry: str = ENTRY, format: str = NAM
         files={FILE: source},
         loader=__name__,
         entry=entry,
-        shapes=(Shape("own"), *_others(tree, functions)),
+        shapes=(Shape("own"), *_others(tree, functions, text.names_read_by(entry, source))),
         tolerance=TOLERANCE,
         remarks=remarks,
     )
 
 
-def _others(tree: ast.Module, functions: dict[str, ast.FunctionDef]) -> list[Shape]:
-    """Other numbers for sizes that only the inputs have: what weights are made with stays."""
+def _others(tree: ast.Module, functions: dict[str, ast.FunctionDef], own: set[str]) -> list[Shape]:
+    """Other numbers for sizes that only the inputs have: what weights are made with stays, and so do the reference's
+    ``own``, which a candidate has written down too."""
     read = text.names_in(functions["get_inputs"], tree)
     made_with = text.names_in(functions["get_init_inputs"], tree) if "get_init_inputs" in functions else set()
     found = []
     for name, value in text.constants(tree).items():
         its = name.partition("[")[0]
-        if its in read and its not in made_with and value > 1:
+        if its in read and its not in made_with | own and value > 1:
             others = dict.fromkeys(v for v in (*TRIAL_SIZES, value - 1) if 0 < v < value)
             found += [Shape(f"{name}={v}", {name: v}, required=False) for v in others]
     return found

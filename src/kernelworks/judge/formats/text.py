@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import operator
+import symtable
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kernelworks.judge.problem import Misread
 
-__all__ = ["classes", "constants", "functions", "language", "names_in", "parse_module", "read_text", "with_constants"]
+__all__ = [
+    "classes", "constants", "functions", "language", "names_in", "names_read_by", "parse_module", "read_text",
+    "with_constants",
+]  # fmt: skip
 
 
 def read_text(path: Path) -> str:
@@ -116,6 +120,21 @@ def names_in(tree: ast.AST, module: ast.Module) -> set[str]:
         if not more:
             return found
         found |= more
+
+
+def names_read_by(name: str, text: str) -> set[str]:
+    """Names of the module that a class or function of it reads, and what it names of the module reads; not what
+    arguments and locals hide. The text must be valid Python."""
+    tables: dict[str, list[symtable.SymbolTable]] = {}
+    for table in symtable.symtable(text, "", "exec").get_children():
+        tables.setdefault(table.get_name(), []).append(table)
+    found, pending = set[str](), list(tables.get(name, ()))
+    while pending:
+        table = pending.pop()
+        read = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()} - found
+        found |= read
+        pending += [*table.get_children(), *(other for known in read for other in tables.get(known, ()))]
+    return found
 
 
 def with_constants(text: str, sizes: Mapping[str, int | float | str]) -> str:

@@ -82,8 +82,12 @@ def fit_shape(
 
 
 def _constants(problem: Problem) -> dict[str, int]:
+    """Those that only inputs and arguments are made of. What the reference itself reads a candidate has written down,
+    too, and would have as it was."""
     found: dict[str, int] = {}
     for name, source in problem.files.items():
         if name.endswith(".py"):
-            found |= text.constants(text.parse_module(source, name))
+            named = text.constants(text.parse_module(source, name))
+            read = text.names_read_by(problem.entry, source)
+            found |= {n: v for n, v in named.items() if n.partition("[")[0] not in read}
     return found
