@@ -53,7 +53,12 @@ def holds(found: Diagnosis, faults: str) -> None:
 
 def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = "predict:child put:exit"
-    holds(planted(faults, ceilings, monkeypatch), faults)
+    found = planted(faults, ceilings, monkeypatch)
+    holds(found, faults)
+    assert found.fix is not None
+    ended = [step.what.partition(",")[0] for step in found.fix.steps if step.what.startswith("did not end: ")]
+    assert sorted(ended) == ["did not end: predict child", "did not end: put exit"]
+    assert [step.at_s for step in found.fix.steps] == sorted(step.at_s for step in found.fix.steps)
 
 
 @pytest.mark.thorough  # processes, one after the other

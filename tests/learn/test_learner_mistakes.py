@@ -62,6 +62,8 @@ def refused(folder: Path, text: str) -> tuple[CompilerMessage, ...]:
         ("y[0 = w;", 2, "a ] is missing"),
         ("y[0] = 2w;", 2, "a product needs its *"),
         ("y[0] = w ^ 2;", 2, "the power std::pow"),
+        ("y[0] = 0.5 x[0] * w;", 2, "a product needs its *"),
+        ("y[0] = std::erf(w);", 2, "std::erf needs #include <cmath>"),
         ("*y = w;\n}", 4, "a } too many"),
     ],
 )
@@ -100,9 +102,10 @@ def test_a_changed_first_line_is_told(tmp_path: Path) -> None:
 
 
 def test_a_quotient_of_integers_is_told() -> None:
-    text = "y = x * (1 / 2);  // 3 / 4\ny = 4 / 2 + 1.0 / 3 + 7 / 2;\nz = a2 / 3;\n"
+    text = "y = x * (1 / 2);  // 3 / 4\ny = 4 / 2 + 1.0 / 3 + 7 / 2;\nz = a2 / 3;\nlong m, n; y = 1 / n + 1 / w;\n"
     assert integer_quotients(text) == [
         (1, "1 / 2 of two integers is 0: write 1.0f / 2"), (2, "7 / 2 of two integers is 3: write 7.0f / 2"),
+        (4, "1 / n of two integers is 0 above n = 1: write 1.0f / n"),
     ]  # fmt: skip
 
 
