@@ -49,7 +49,7 @@ def _dims(request: Request) -> dict[str, int]:
 
 # ---------------------------------------------------------------- cases
 
-EVERY_CODE, ODD_SCALES = "every code", "odd scales"
+EVERY_CODE, ODD_SCALES = "every code, nan", "odd scales, nan and inf"
 
 
 def _make(

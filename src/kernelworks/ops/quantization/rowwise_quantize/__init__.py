@@ -80,7 +80,7 @@ OP = Op(
         triton_kernel(PACKAGE, passes=("forward",)),
         *cpp_kernels(PACKAGE, forward=_forward),
         python_kernel("torch", _torch),
-        python_kernel("reference", in_float64(reference)),
+        python_kernel("reference", in_float64(reference, CONTRACT.results_in_order)),
     ],
     op_package=__file__,
     forward=Pass(f"rowwise_quantize({schema_of(ARGUMENTS)}, str? op_kernel=None) -> (Tensor, Tensor)", _like),

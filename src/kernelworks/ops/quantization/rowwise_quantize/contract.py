@@ -108,7 +108,7 @@ def _cases(of: str) -> tuple[Case, ...]:
             (0, 5), (3, 0), (0, 0),
         )),
         *(_case(kind, kind_of(kind), (7, 67), of) for kind in VALUES if kind != "normal"),
-        *(_case(f"rows of every kind, {k}", _mixed, (20, k), of, layouts=k == 19) for k in (19, 259)),
+        *(_case(f"rows of every kind, nan and inf, {k}", _mixed, (20, k), of, layouts=k == 19) for k in (19, 259)),
         _case("halves", lambda g, d, s: _halves(g, d, s, MOST[of]), (9, 131), of),
         _case("shape [K]", kind_of("normal"), (65,), of),
         _case("shape [2, 3, K]", kind_of("normal"), (2, 3, 37), of, layouts=True),

@@ -34,10 +34,10 @@ def logcumsumexp(
     Returns:
         ``output``, of x's shape and dtype: -inf while all is, inf from the first inf, NaN from the first NaN on.
 
-    Error bound: |output - exact| <= u |output| + 2^-52 (i + 1) (8 + log N + max |x|) at element i of N, the maximum of
+    Error bound: |output - exact| <= u |output| + 2^-52 (i + 1) (40 + log N + max |x|) at element i of N, the maximum of
     the finite elements up to it, u the dtype's unit roundoff; in 16 bits 2^-24 |output| + 2^-150 more. The same bits
     for any number of threads. The gradient ``sum over i >= k of grad[i] e^(x[k] - output[i])``: u |grad_x| and 2^-51 N
-    (8 + log N + max |x|) times the same sum of magnitudes. As torch's it is 0 at -inf, and NaN where output is -inf.
+    (40 + log N + max |x|) times the same sum of magnitudes. As torch's it is 0 at -inf, and NaN where output is -inf.
     Cost: 4 flop, an exponential and a logarithm an element; reads x once and writes output once.
     Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
     Source: Blelloch 1990, Prefix Sums and Their Applications; torch.logcumsumexp.

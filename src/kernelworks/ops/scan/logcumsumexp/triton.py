@@ -18,12 +18,22 @@ def _join(before, after):
 
 @kernel
 def _scan(v, axis: tl.constexpr, BACK: tl.constexpr):
-    return tl.associative_scan(v, axis, _join, reverse=BACK)
+    """Lines whose numbers are near their largest are running sums of exponentials; others are joined pair by pair."""
+    most = tl.max(v, axis, keep_dims=True)
+    near = (most - v <= 16.0) | (v == float("-inf"))
+    if tl.min(tl.min(near.to(tl.int32), 1), 0) > 0:
+        top = tl.where(most == float("-inf"), 0.0, most)
+        found = top + tl.log(tl.cumsum(tl.exp(v - top), axis, reverse=BACK))
+    else:
+        found = tl.associative_scan(v, axis, _join, reverse=BACK)
+    return found
 
 
 @kernel
 def _total(v, axis: tl.constexpr):
-    return tl.reduce(v, axis, _join)
+    most = tl.max(v, axis, keep_dims=True)
+    top = tl.where(tl.abs(most) == float("inf"), 0.0, most)
+    return tl.max(top, axis) + tl.log(tl.sum(tl.exp(v - top), axis))
 
 
 @kernel
