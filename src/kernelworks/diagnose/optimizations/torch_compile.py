@@ -84,6 +84,12 @@ MODES = (
     Mode("", {}, 1.0),
     Mode(" with CUDA graphs", {"mode": "reduce-overhead"}, 1.2, gpu=True),
     Mode(" with kernelworks' backend", {"backend": "kernelworks"}, 2.5),
+    Mode(
+        " with kernelworks' backend and CUDA graphs",
+        {"backend": "kernelworks", "mode": "reduce-overhead"},
+        2.7,
+        gpu=True,
+    ),
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
