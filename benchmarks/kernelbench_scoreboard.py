@@ -14,6 +14,7 @@ Several processes, or several machines, share the problems out and put their row
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level2 KERNELBENCH/level3 --share 3/32 --out rows-3.json
     python benchmarks/kernelbench_scoreboard.py --merge rows-*.json
 
+``--search 20`` has loop schedules searched for that many seconds of each problem, too (``scoreboard_search``).
 ``--most`` and ``--memory`` bound what a problem may take: one that takes more has a row that says so.
 """
 
@@ -33,6 +34,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import scoreboard_search
 
 from kernelworks.judge import Budget, judge_all
 from kernelworks.judge.formats import kernelbench
@@ -87,22 +90,24 @@ def timed(found: Judgement) -> dict[str, Any]:
             "bound_by": found.bound_by}  # fmt: skip
 
 
-def row(path: Path, threads: int, times: bool, nursery: Nursery) -> dict[str, Any]:
+def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any]:
     source = re.sub(r""",\s*device=["']cuda["']""", "", path.read_text(encoding="utf-8"))
     problem = kernelbench.problem_in(path, source)
     begin = time.perf_counter()
-    found = check_problem(problem, device="cpu", threads=threads, nursery=nursery)
+    found = check_problem(problem, device="cpu", threads=args.threads, nursery=nursery)
     kinds = [one.kind for one in found.findings]
     fatal = [one.kind for one in found.findings if one.fatal]
     made: dict[str, Any] = {
         "problem": f"{path.parent.name}/{path.stem.rstrip('_')}", "sizes": found.sizes, "verdict": found.verdict,
         "text": hashlib.sha256(source.encode()).hexdigest()[:16], "findings": fatal or kinds, "reference": "",
-        "threads": threads,
+        "threads": args.threads,
     }  # fmt: skip
     if found.verdict in (WORTH, WEAK):
         shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **found.sizes})
         smaller = dataclasses.replace(problem, shapes=(shape,))
-        made |= _judged(smaller, source, threads, times, nursery)
+        made |= _judged(smaller, source, args.threads, args.times, nursery)
+        if args.search and made["reference"] == "right":
+            made["search"] = scoreboard_search.searched(smaller, args.search, args.threads, QUICK)
     return made | {"took_s": round(time.perf_counter() - begin, 1)}
 
 
@@ -127,16 +132,15 @@ def table(record: dict[str, Any]) -> str:
         each = ((level, [r for r in rows if _place(r["problem"])[0] == level]) for level in levels)
         lines += [*(f"- {level}: {_told(those)}" for level, those in each), ""]
     lines += [
-        "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit | machine |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit | search | machine |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         sizes = ", ".join(f"`{name}={size}`" for name, size in r["sizes"].items()) or "its own"
         sound = r["verdict"] + (f": {', '.join(dict.fromkeys(r['findings']))}" if r["findings"] else "")
-        lines.append(
-            f"| {r['problem']} | {sizes} | {_cell(sound)} | {_cell(r['reference'])} | "
-            f"{' | '.join(_times(r.get('times')))} | {1 + machines.index(r['machine'])} |"
-        )
+        searched, number = scoreboard_search.cell(r.get("search")), 1 + machines.index(r["machine"])
+        cells = [r["problem"], sizes, *map(_cell, (sound, r["reference"])), *_times(r.get("times")), _cell(searched)]
+        lines.append(f"| {' | '.join(cells)} | {number} |")
     named = (f"<sub>Machine {number}: {name}</sub>" for number, name in enumerate(machines, 1))
     return "\n".join([*lines, "", "<br>\n".join(named), ""])
 
@@ -267,6 +271,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--memory", type=float, default=16.0, help="GiB that a problem's processes may hold together")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="of what has none on record, too")
+    parser.add_argument(
+        "--search", type=float, default=0.0, metavar="SECONDS", help="of each problem, what has none, too"
+    )
     parser.add_argument("--anew", action="store_true", help="forget what is on record")
     args = parser.parse_args()
     if bool(args.folders) == bool(args.merge):
@@ -281,7 +288,8 @@ def problems(args: argparse.Namespace, rows: dict[str, Any]) -> Iterator[tuple[s
     first, _, step = args.share.partition("/")
     for path in order[int(first) :: int(step)]:
         name = f"{path.parent.name}/{path.stem.rstrip('_')}"
-        there = name in rows and (not args.times or "times" in rows[name])
+        wanted = [kind for kind, asked_for in (("times", args.times), ("search", args.search)) if asked_for]
+        there = name in rows and all(kind in rows[name] for kind in wanted)
         if any(word in name for word in args.only.split(",")) if args.only else not there:
             yield name, path
 
@@ -292,13 +300,19 @@ def asked(name: str, path: Path, args: argparse.Namespace, held: contextlib.Exit
     try:
         with bounded(min(args.until - time.time(), args.most), args.memory):
             nursery = nursery or held.enter_context(Nursery())
-            return row(path, args.threads, args.times, nursery), nursery
+            return row(path, args, nursery), nursery
     except Overrun as error:
         held.close()
         if args.until - time.time() < 1.0:
             return None, None
         took = round(time.monotonic() - start, 1)
         return blank(name, OVER) | {"findings": [str(error)], "took_s": took}, None
+
+
+def carried(before: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
+    """A row with what an earlier run on this machine took the time for, if it is of the same text at the same sizes."""
+    same = before is not None and all(before.get(k) == made.get(k) for k in ("text", "sizes", "threads", "machine"))
+    return {k: before[k] for k in ("times", "search") if k in before} | made if same and before is not None else made
 
 
 def blank(name: str, verdict: str) -> dict[str, Any]:
@@ -325,7 +339,7 @@ def main() -> None:
             if made is None:  # the end of the time, not of what the problem is given
                 rows = {one: each for one, each in rows.items() if one != name or before}
             else:
-                rows[name] = made | {"machine": on}
+                rows[name] = carried(before, made | {"machine": on})
                 print(name, made["verdict"], made["reference"], made["took_s"], flush=True)
             written(rows, args.out)
 

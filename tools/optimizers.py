@@ -22,6 +22,11 @@ __all__ = ["main", "names", "stale"]
 TRITON = {"where": "tl.where", "abs": "tl.abs", "sqrt": "root"}
 
 
+FLAGS = {
+    "maximize": "climb instead of descend",
+    "nesterov": "whether the update takes the gradient once more",
+}
+
 TABLE: OptimizerTable = load_table("optimizer/optimizer_table")
 
 # ---------------------------------------------------------------- Triton
@@ -124,8 +129,7 @@ def _face(entry: Optimizer) -> str:
         for letter, name in entry.states.items()
     ]
     numbers = [
-        f"        {name}: {'climb instead of descend' if isinstance(kind, Flag) else kind}."
-        for name, kind in entry.numbers.items()
+        f"        {name}: {FLAGS[name] if isinstance(kind, Flag) else kind}." for name, kind in entry.numbers.items()
     ]
     formula = "\n".join(f"        {part}" for part in entry.formula.split(", "))
     flop = template_of(entry, TABLE.op_package).work[0]

@@ -60,7 +60,20 @@ def overwritten(q, k, v, keys, values, length, d, scale):
     return {"keys": keys, "values": values, "out": attend(q, keys, values, scale)}
 
 
+def without_itself(q, k, v, keys, values, length, d, scale):
+    if not length:
+        return {"keys": grown(keys, k, 0), "values": grown(values, v, 0), "out": 0 * v}
+    return step(q, k, v, keys, values, length, scale, length)
+
+
+def before_it_is_there(q, k, v, keys, values, length, d, scale):
+    found = reference(q, k, v, keys, values, length, d, scale)
+    return found | {"out": attend(q, keys[: length + 1], values[: length + 1], scale)}
+
+
 MISTAKES = {
+    "the new token does not see itself: it attends to rows 0 to length, which are length + 1": without_itself,
+    "it attends before the new key and value are in the caches: write them first": before_it_is_there,
     "the result is the new value alone": lambda q, k, v, keys, values, length, d, scale: (
         reference(q, k, v, keys, values, length, d, scale) | {"out": v}
     ),

@@ -46,5 +46,11 @@ MISTAKES = {
     "the parentheses are missing: 0.5 x is a factor of the whole": lambda x, n: {"y": 0.5 * x + erf(x / math.sqrt(2))},
     "erf is taken of x, and 1 is not added": lambda x, n: {"y": 0.5 * x * erf(x)},
     "the factor 0.5 is missing": lambda x, n: {"y": x * (1 + erf(x / math.sqrt(2)))},
+    "x is multiplied by the root of 2 where it is to be divided by it": lambda x, n: {
+        "y": 0.5 * x * (1 + erf(x * math.sqrt(2)))
+    },
+    "1 / sqrt(2) has too few digits: a float holds eight, 0.70710678f": lambda x, n: {
+        "y": 0.5 * x * (1 + erf(0.707 * x))
+    },
     "erf is taken of x, not of x / sqrt(2)": lambda x, n: {"y": 0.5 * x * (1 + erf(x))},
 }

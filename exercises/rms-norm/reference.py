@@ -65,6 +65,9 @@ MISTAKES = {
     "it divides by the root of the sum of squares, not by their mean": lambda x, weight, rows, n, eps: normalised(
         x, weight, np.sqrt(n * squares(x) + np.float32(eps))
     ),
+    "the sum is divided by the number of rows, not by n": lambda x, weight, rows, n, eps: normalised(
+        x, weight, np.sqrt(squares(x) * n / rows + np.float32(eps))
+    ),
     "this is LayerNorm: RMSNorm subtracts no mean": layer_norm,
     "the sum of squares goes on from row to row": running,
     "weight is not used": lambda x, weight, rows, n, eps: reference(x, np.ones(n), rows, n, eps),

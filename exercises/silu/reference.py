@@ -32,6 +32,9 @@ def bound(x, n):
 
 MISTAKES = {
     "this is the sigmoid alone: x times it is missing": lambda x, n: {"y": 1 / (1 + np.exp(-x))},
+    "the parentheses are missing: x is divided by the whole of (1 + exp(-x))": lambda x, n: {
+        "y": (x + np.exp(-x)).astype(np.float32)  # infinite where the exponential is in float
+    },
     "the sign in the exponent is the other one": lambda x, n: {"y": x / (1 + np.exp(x))},
     "the exponential is 2 to the power of x, not e": lambda x, n: {"y": x / (1 + np.exp2(-x))},
 }

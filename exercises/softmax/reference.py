@@ -49,12 +49,20 @@ def bound(x, rows, n):
     return {"y": HALF_ULP * (n + 8 + away) * reference(x, rows, n)["y"] + 2.0**-140}
 
 
+def divided_too_early(x, rows, n):
+    powers, _ = shares(x)
+    return {"y": powers / np.cumsum(powers, axis=1)}
+
+
 def running(x, rows, n):
     powers, total = shares(x)
     return {"y": powers / np.cumsum(total, axis=0)}
 
 
 MISTAKES = {
+    "each is divided by the sum so far: the division needs a loop of its own, behind the one that sums": (
+        divided_too_early
+    ),
     "the exponentials are not divided by their sum": lambda x, rows, n: {"y": shares(x)[0]},
     "the sum goes on from row to row": running,
 }

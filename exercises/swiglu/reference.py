@@ -51,6 +51,7 @@ MISTAKES = {
         "y": silu(x[:, ::2]) * x[:, 1::2]
     },
     "rows of x begin 2 n apart, not n": overlapping,
+    "n is added to a number: value j is gate[n + j]": lambda x, rows, n: {"y": silu(x[:, :n]) * x[:, :n] + n},
     "the gate is used without SiLU": lambda x, rows, n: {"y": x[:, :n] * x[:, n:]},
     "the gate is a sigmoid in the place of SiLU": lambda x, rows, n: {"y": 1 / (1 + np.exp(-x[:, :n])) * x[:, n:]},
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernelworks.nn.experts import moe_mlp
     from kernelworks.nn.gguf import load_gguf, save_gguf
     from kernelworks.nn.kernel_attention import kernel_attention
-    from kernelworks.nn.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, RMSprop
+    from kernelworks.nn.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, Muon, RMSprop
     from kernelworks.nn.swap import Swap, swap
     from kernelworks.ops.generated import *  # noqa: F403
     from kernelworks.records import AutotuneResult
@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 
 # Where the names are that are no op's.
 _HOMES = {
-    **dict.fromkeys(("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "RMSprop"), "nn.optim"),
+    **dict.fromkeys(("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "RMSprop"), "nn.optim"),
     "AdamW8bit": "nn.block_optim", "CapturedModel": "diagnose.capture", "Fix": "diagnose.fix.handle",
     "Machine": "machine", "Search": "records.search", "AutotuneResult": "records", "Swap": "nn.swap",
     "apply": "diagnose.fix.plan", "bench": "measure.bench", "capture": "diagnose.capture", "compare": "records.compare",
@@ -79,6 +79,7 @@ __all__ = [
     "Fix",
     "Lion",
     "Machine",
+    "Muon",
     "RMSprop",
     "Search",
     "Swap",

@@ -45,10 +45,10 @@ def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
     assert lines[0].startswith("4 problems; 3 are worth a score. The judge takes 2 of their references for right")
     assert lines[0].endswith("for 1.")
     assert lines[4:] == [
-        "| level1/1_x | `N=4` | not worth scoring: zeros |  |  |  |  |  | 1 |",
-        "| level1/2_x | `N=4` | worth scoring | right | 3 us | 2 us | 1 us | 50% (DRAM) | 1 |",
-        "| level1/3_x | `N=4` | worth scoring | refused: late answer: a/b |  |  |  |  | 1 |",
-        "| level1/10_x | `N=4` | worth scoring | right |  |  |  |  | 1 |",
+        "| level1/1_x | `N=4` | not worth scoring: zeros |  |  |  |  |  |  | 1 |",
+        "| level1/2_x | `N=4` | worth scoring | right | 3 us | 2 us | 1 us | 50% (DRAM) |  | 1 |",
+        "| level1/3_x | `N=4` | worth scoring | refused: late answer: a/b |  |  |  |  |  | 1 |",
+        "| level1/10_x | `N=4` | worth scoring | right |  |  |  |  |  | 1 |",
         "", "<sub>Machine 1: M, torch 2, 2026-01-01</sub>",
     ]  # fmt: skip
 
@@ -89,3 +89,42 @@ def test_a_problem_that_takes_too_long_or_too_much_memory_is_left(scoreboard: An
     with scoreboard.bounded(600.0, 1024.0):
         pass
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_a_search_says_what_its_moves_lose_at_sizes_that_they_were_not_chosen_for(scoreboard: Any) -> None:
+    import scoreboard_search
+
+    right = {"verdict": "right", "why": ""}
+    fast, slow = ({"speed": {"ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio}} for ratio in (2.0, 1.5))
+    found = {"seconds": 20.0, "judged": 7, "right": 6, "remark": "", "best": right | fast, "elsewhere": None}
+    there = {"sizes": {"N": 8}, "moves": [3, 3]}
+    begin = "2.00x eager (1.80 to 2.20) (6 of 7 right in 20 s)"
+    assert scoreboard_search.cell(None) == ""
+    assert scoreboard_search.cell(found) == begin
+    assert scoreboard_search.cell(found | {"elsewhere": there | right | slow}) == (
+        f"{begin}; its moves at `N=8`: 1.50x eager (1.35 to 1.65): 25% lost there"
+    )
+    refused = there | {"verdict": "refused", "why": "wrong answer: x", "moves": [1, 3]}
+    assert scoreboard_search.cell(found | {"elsewhere": refused}) == (
+        f"{begin}; its moves at `N=8`: refused: wrong answer: x, 1 of 3 moves legal"
+    )
+    assert scoreboard_search.cell(found | {"best": right}).startswith("right, not timed (6 of 7")
+    nothing = found | {"best": None, "judged": 0, "right": 0, "remark": "no rule for x"}
+    assert scoreboard_search.cell(nothing) == "nothing (no rule for x; 0 of 0 right in 20 s)"
+
+
+def test_the_other_sizes_are_one_step_back_towards_the_problems_own(scoreboard: Any) -> None:
+    import scoreboard_search
+
+    source = "N = 64\nM = 512\nK = 7\nclass Model: ...\ndef get_inputs(): ...\n"
+    assert scoreboard_search.other_sizes({"N": 16, "M": 512}, source) == {"N": 32, "M": 512}
+    assert scoreboard_search.other_sizes({"N": 16, "M": 64}, source) == {"N": 16, "M": 128}
+    assert scoreboard_search.other_sizes({"K": 7}, source) == {}
+
+
+def test_a_row_keeps_what_an_earlier_run_took_the_time_for(scoreboard: Any) -> None:
+    before = row(1, text="a", threads=1, search={"judged": 1})
+    assert scoreboard.carried(before, row(1, text="a", threads=1))["search"] == {"judged": 1}
+    assert "search" not in scoreboard.carried(before, row(1, text="b", threads=1))
+    assert "search" not in scoreboard.carried(before, row(1, text="a", threads=1, machine="N"))
+    assert scoreboard.carried(before, row(1, text="a", threads=1, search={"judged": 9}))["search"] == {"judged": 9}

@@ -156,6 +156,9 @@ def test_an_option_of_the_script_is_told_where_it_goes(folder: Path, capsys: pyt
         main(["diagnose", "prog.py", "--epochs", "3"])
     said = capsys.readouterr().err
     assert "--epochs" in said and "a script's own arguments go after `--`" in said
+    with pytest.raises(SystemExit, match="2"):
+        main(["diagnose", "prog.py", "--steps", "3"])
+    assert "--help" not in capsys.readouterr().err  # the parser's guess, which nobody meant
 
 
 def test_every_verb_is_in_the_table() -> None:

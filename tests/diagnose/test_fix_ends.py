@@ -29,7 +29,7 @@ from kernelworks.diagnose.optimizations import program_trial, trial
 from kernelworks.diagnose.record import with_fix
 from kernelworks.profile.program import Program
 from kernelworks.records import Diagnosis, Fix
-from kernelworks.records.fix import APPLIED
+from kernelworks.records.fix import APPLIED, MODULES_MADE_ANEW, NOT_TRIED, TriedOptimization
 from kernelworks.records.schema import read_record
 from kernelworks.report.diagnose import outcome
 from kernelworks.report.fix import result_lines
@@ -242,6 +242,31 @@ def test_a_next_command_keeps_the_options_that_the_user_gave(minilm: Diagnosis) 
     rough, quiet = next_steps(busy)
     assert "--rough" not in quiet.command and "--rough" in rough.command
     assert all({"--fix", "--budget", "60", "my folder"} <= set(each.command) for each in (quiet, rough))
+
+
+def test_a_model_that_each_run_makes_anew_is_a_step_for_its_author(minilm: Diagnosis) -> None:
+    left = tuple(
+        TriedOptimization(name, "", "", "", NOT_TRIED, MODULES_MADE_ANEW) for name in ("channels_last", "torch.compile")
+    )
+    fix = fix_record(1.0, 1.0, ended="", optimizations=left)
+    script = dataclasses.replace(minilm, program="train.py --epochs 1", command=("train.py",), ambiguous="", fix=fix)
+    (step,) = [each for each in next_steps(script) if "tried then" in each.why]
+    assert "diagnose train.py:FUNCTION: channels_last, torch.compile can be tried then" in step.why
+    for program, command in (("train.py:main", ("train.py:main",)), ("main", ())):
+        function = dataclasses.replace(script, program=program, command=command)
+        assert any("outside the function" in each.why for each in next_steps(function))
+    kept = dataclasses.replace(fix, optimizations=(dataclasses.replace(left[0], why="the budget was over"),))
+    assert not any("tried then" in each.why for each in next_steps(dataclasses.replace(script, fix=kept)))
+
+
+def test_a_fix_is_offered_for_what_it_can_tell(minilm: Diagnosis) -> None:
+    """Where nothing is predicted to gain, the step does not read as if it were."""
+    found = dataclasses.replace(minilm, fix=None, ambiguous="", interrupted=False, unfixed=False)
+    some, *others = found.hotspots
+    gains = dataclasses.replace(some, high_s=0.1 * found.wall_s)
+    none = [dataclasses.replace(each, low_s=0.0, high_s=0.0) for each in (some, *others)]
+    for hotspots, said in (((gains, *none[1:]), "tries optimizations:"), (tuple(none), "what only a trial can tell")):
+        assert said in next_steps(dataclasses.replace(found, hotspots=hotspots))[0].why
 
 
 def test_the_command_notes_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Diagnosis) -> None:

@@ -53,7 +53,12 @@ def holds(found: Diagnosis, faults: str) -> None:
 
 def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = "predict:child put:exit"
-    holds(planted(faults, ceilings, monkeypatch), faults)
+    found = planted(faults, ceilings, monkeypatch)
+    holds(found, faults)
+    assert found.fix is not None
+    ended = [step.what.partition(",")[0] for step in found.fix.steps if step.what.startswith("did not end: ")]
+    assert sorted(ended) == ["did not end: predict child", "did not end: put exit"]
+    assert [step.at_s for step in found.fix.steps] == sorted(step.at_s for step in found.fix.steps)
 
 
 @pytest.mark.thorough  # processes, one after the other
@@ -91,7 +96,7 @@ def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, mon
     assert time.monotonic() - begun < 120  # it would never end
     assert found.fix is not None and found.hotspots
     one = next(each for each in found.fix.optimizations if each.optimization == "predict chatter")
-    assert one.outcome == NOT_TRIED and "the budget was over" in one.why and one.needs_s == 6.0
+    assert one.outcome == NOT_TRIED and "the budget" in one.why and one.needs_s > 3.0  # it may be over before it begins
 
 
 def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from optimization_stands import Case, Net, asked, attending, candidates, counted
 from torch import Tensor, nn
 
 from kernelworks.diagnose.fix.plan import apply, as_plan
-from kernelworks.diagnose.optimization import Change, CombinedChange, Optimization, Scene
+from kernelworks.diagnose.optimization import Change, CombinedChange, Impossible, Optimization, Scene
 from kernelworks.diagnose.optimizations import (
     cast_weights,
     channels_last,
@@ -30,6 +30,7 @@ from kernelworks.diagnose.optimizations import (
 )
 from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.profile.budget import Budget
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 
 def of_inference(make: Callable[[], nn.Module]) -> nn.Module:
@@ -232,6 +233,26 @@ MISSES: dict[str, tuple[Optimization, Callable[[], Case]]] = {
 def test_it_has_no_candidate(name: str) -> None:
     optimization, make = MISSES[name]
     assert candidates(optimization, scene_of(make())) == []
+
+
+ANEW: dict[str, tuple[Optimization, Callable[[], Case]]] = {
+    "channels_last": (channels_last.OPTIMIZATION, lambda: asked(net())),
+    "folded norms": (folded_norms.OPTIMIZATION, lambda: asked(net())),
+    "merged projections": (merged_projections.OPTIMIZATION, lambda: asked(attending())),
+    "weights cast once": (cast_weights.OPTIMIZATION, lambda: asked(net(), autocast=True)),
+    "fewer bits": (fewer_bits.OPTIMIZATION, lambda: asked(net())),
+    "torch.compile": (torch_compile.OPTIMIZATION, lambda: asked(net())),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_it_says_that_a_program_makes_its_modules_anew(name: str) -> None:
+    """What applies but for that is told as not tried; what would not apply is not told of."""
+    optimization, make = ANEW[name]
+    with pytest.raises(Impossible, match=MODULES_MADE_ANEW):
+        list(optimization.candidates(scene_of(Case(nn.Identity(), lambda: make().run()))))
+    if optimization is not torch_compile.OPTIMIZATION:  # it applies to any
+        assert list(optimization.candidates(scene_of(Case(nn.Identity(), lambda: asked(nn.Flatten()).run())))) == []
 
 
 @pytest.mark.parametrize("name", HITS)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
+import torch
 from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
 from torch import nn
 
@@ -13,8 +14,8 @@ from kernelworks.diagnose.fix import order, result
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, LAST, SWITCH, TRIALS, UNKNOWN, Trial, trial_of
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
-from kernelworks.diagnose.optimizations import OPTIMIZATIONS
-from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.diagnose.optimizations import OPTIMIZATIONS, torch_compile
+from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.profile.budget import Budget
 from kernelworks.records.fix import NOT_TRIED, Fix
 
@@ -153,6 +154,32 @@ def test_torchs_default_is_compiled_before_what_takes_longer(compiling_s: float,
     assert [group[0] for group in order.groups_of_tries(scene, [ours, default], isolated=True)] == [default, ours]
 
 
+@pytest.mark.parametrize(("mode", "first"), [("reduce-overhead", "captured"), ("", "plain")])
+def test_ours_comes_first_in_the_mode_that_has_won(mode: str, first: str) -> None:
+    """Captured if what is kept is: else capturing has lost, or was not worth a try."""
+
+    def one(**options: str) -> Try:
+        made = Candidate("torch.compile", EVERYWHERE, "it", options=tuple(options.items()), group="compile it")
+        return Try(Planted("torch.compile", 0.1, takes_s=8.0), made)
+
+    plain, captured = one(backend="kernelworks"), one(backend="kernelworks", mode="reduce-overhead")
+    kept = [one(mode=mode) if mode else one()]
+    scene = Scene(Roots((), (), fresh=False), walls=(0.01,), budget=Budget(BUDGET_S, 0.01))
+    (found, *_), (after, *_) = order.groups_of_tries(scene, [plain, captured], kept, isolated=True)
+    assert [found, after] == ([captured, plain] if first == "captured" else [plain, captured])
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_ours_is_captured_on_a_gpu_alone(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scene, "on_gpu", property(lambda scene: gpu))
+    monkeypatch.setattr(torch_compile, "missing_compiler", lambda: "")
+    net = nn.Linear(4, 4)
+    scene = Scene(find_roots(lambda: net(torch.ones(2, 4))), walls=(1e-6,), budget=Budget(BUDGET_S, 1e-6))
+    found = [dict(one.options) for one in torch_compile.OPTIMIZATION.candidates(scene)]
+    ours = {"backend": "kernelworks"}
+    assert ours in found and ({**ours, "mode": "reduce-overhead"} in found) == gpu
+
+
 def test_each_optimization_has_its_turn_and_the_reason() -> None:
     names = {one.name for one in OPTIMIZATIONS}
     assert names <= set(TRIALS) and {key.partition(" ")[0] for key in TRIALS if key.startswith("torch.")} <= names
@@ -169,6 +196,7 @@ def test_each_optimization_has_its_turn_and_the_reason() -> None:
         ({"backend": "kernelworks"}, "torch.compile kernelworks"), ({"blocks": "a.Block"}, "torch.compile blocks"),
         ({"mode": "max-autotune-no-cudagraphs"}, "torch.compile max-autotune"), ({"part": "f()"}, "torch.compile part"),
         ({"mode": "reduce-overhead", "step": "SGD"}, "torch.compile step"),
+        ({"backend": "kernelworks", "mode": "reduce-overhead"}, "torch.compile kernelworks reduce-overhead"),
     ],
 )  # fmt: skip
 def test_each_way_to_compile_has_an_entry(options: dict[str, str], key: str) -> None:

@@ -100,3 +100,20 @@ def test_the_files_of_a_graph_are_noted_whether_they_are_new_or_not(reported: An
             torch.compile(nn.Sequential(nn.Linear(24, 24), nn.Tanh()), backend=backend)(x)
     first, second = reported.current()
     assert first.modules and first.modules & second.modules
+
+
+def test_what_one_optimization_recovers_of_many_ops_is_not_named_by_the_first_of_them() -> None:
+    parts = {USEFUL: 0.5, UNEXPLAINED: 0.0}
+
+    def found(op: str, high: float, optimization: str = "") -> Hotspot:
+        return _hotspot(op=op, seconds=0.2, low_s=0.01, high_s=high, allows_s=high, optimization=optimization)
+
+    passes = [found(op, high, "fused optimizer") for op, high in (("sqrt", 0.03), ("div", 0.03), ("mul_", 0.02))]
+    copied = found("contiguous", 0.04)
+    assert "most of it in sqrt, div and mul_ (fused optimizer)" in sentence(parts, (copied, *passes), 1.0)
+    assert "most of it in sqrt and div (fused optimizer)" in sentence(parts, passes[:2], 1.0)
+    four = (*passes, found("add_", 0.01, "fused optimizer"))
+    assert "most of it in sqrt, div and 2 more ops (fused optimizer)" in sentence(parts, four, 1.0)
+    assert sentence(parts, (copied, found("sqrt", 0.2, "fused optimizer"), *passes), 1.0).endswith("most of it in sqrt")
+    others = [found(op, 0.03) for op in ("gelu", "add", "softmax")]
+    assert sentence(parts, (copied, *others), 1.0).endswith("the largest part of it in contiguous")

@@ -289,6 +289,8 @@ CASES: dict[str, Case] = {
     **{name: Case(MATRIX, lambda M, N: (t(M, N).detach(),), functools.partial(getattr(kw, name), group="self"),
                   torch.clone)
        for name in ("all_gather", "all_reduce", "reduce_scatter")},
+    "logcumsumexp": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.logcumsumexp(x, -1, **n),
+                         lambda x: torch.logcumsumexp(x, -1)),
     "cumprod": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumprod(x, -1, **n),
                     lambda x: torch.cumprod(x, -1)),
     "cumsum": Case(MATRIX, lambda M, N: (t(M, N),), lambda x, **n: kw.cumsum(x, -1, **n),
@@ -335,6 +337,10 @@ CASES: dict[str, Case] = {
     "dequantize": Case({"M": 3, "B": 2}, lambda M, B: (packed(M, B),),
                        functools.partial(kw.dequantize, format="Q8_0", dtype="float32"),
                        by_definition("dequantize", format="Q8_0", dtype="float32")),
+    "rowwise_quantize": Case({"M": 3, "K": 5}, lambda M, K: (t(M, K).detach(), "int8"), kw.rowwise_quantize,
+                             by_definition("rowwise_quantize")),
+    "rowwise_dequantize": Case({"M": 3, "K": 5}, lambda M, K: (torch.zeros(M, K, dtype=torch.int8), t(M).detach()),
+                               kw.rowwise_dequantize, lambda codes, scale: codes.float() * scale.unsqueeze(-1)),
     "rowwise_linear": Case(
         {"M": 3, "N": 4, "K": 5},
         lambda M, N, K: (t(M, K), torch.zeros(N, K, dtype=torch.int8), t(N).detach(), t(N)), kw.rowwise_linear,
@@ -348,7 +354,8 @@ REFUSED = {  # heads of no dimension
     "attention", "attention_fp8", "block_sparse_attention", "paged_attention", "varlen_attn"
 }  # fmt: skip
 OTHERWISE = {
-    "adam_", "adamw8bit_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "sgd_",
+    "adam_", "adamw8bit_", "adamw_", "cache_append", "causal_conv1d_update", "clip_grads_", "lion_", "muon_momentum_",
+    "sgd_",
 }  # they write: below  # fmt: skip
 
 
@@ -444,6 +451,7 @@ def test_parameters_without_elements_step_as_torchs_do() -> None:
             numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0}
             kw.adam_(*lists, step=1, eps=1e-8, **numbers, kernel=kernel)
             kw.lion_(*lists[:3], **numbers, kernel=kernel)
+            kw.muon_momentum_(*lists[:3], momentum=0.9, nesterov=True, kernel=kernel)
             states = (codes, nothing.clone(), codes.clone(), nothing.clone())
             kw.adamw8bit_(nothing, nothing.clone(), *states, step=1, eps=1e-8, **numbers, kernel=kernel)
 

@@ -112,6 +112,8 @@ def scans(x: Tensor) -> None:
     assert_type(kw.ssd(x, x, x, x, x), Tensor)
     assert_type(kw.ssd(x, x, x, x, x, return_final_states=True), tuple[Tensor, Tensor])
     assert_type(kw.cumprod(input=x, dim=0, dtype=torch.float32), Tensor)
+    assert_type(kw.logcumsumexp(x, 0), Tensor)
+    assert_type(kw.logcumsumexp(input=x, dim=0), Tensor)
     assert_type(kw.gru(x, x, x, h_0=x, reverse=True), tuple[Tensor, Tensor])
     assert_type(kw.lstm(x, x, x, x, x, h_0=x, c_0=x), tuple[Tensor, Tensor, Tensor])
 
@@ -133,6 +135,7 @@ def steps(x: Tensor) -> None:
     kw.adamw_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.adam_([x], [x], [x], [x], step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     kw.adamw8bit_(x, x, x, x, x, x, step=1, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+    kw.muon_momentum_([x], [x], [x], momentum=0.95, nesterov=True)
     kw.lion_([x], [x], [x], lr=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1)
 
 
@@ -149,6 +152,8 @@ def transforms_and_solves(x: Tensor, a: Arrays) -> None:
     assert_type(kw.csr_matmul(a, a, a, a), Arrays)
     assert_type(kw.csr_matmul(x, x), Tensor)
     assert_type(kw.rowwise_linear(x, x, x), Tensor)
+    assert_type(kw.rowwise_quantize(x), tuple[Tensor, Tensor])
+    assert_type(kw.rowwise_dequantize(x, x), Tensor)
     assert_type(kw.solve(x, x, left=True), Tensor)
     assert_type(kw.eigh(x), tuple[Tensor, Tensor])
     assert_type(kw.solve(a, a), Arrays)

@@ -14,6 +14,7 @@ from kernelworks.learn.compiler_words import integer_quotients
 from kernelworks.learn.compiling import CompilerMessage, NotCompiled, build_to_check
 from kernelworks.learn.exercise import exercise_named
 from kernelworks.learn.progress import FOLDER, folder_of_learner
+from kernelworks.learn.timing import _ratio
 
 AFFINE = 'extern "C" void affine(const float* x, float w, float b, float* y, long n) {\n'
 LOOP = "for (long i = 0; i < n; ++i)"
@@ -62,6 +63,8 @@ def refused(folder: Path, text: str) -> tuple[CompilerMessage, ...]:
         ("y[0 = w;", 2, "a ] is missing"),
         ("y[0] = 2w;", 2, "a product needs its *"),
         ("y[0] = w ^ 2;", 2, "the power std::pow"),
+        ("y[0] = 0.5 x[0] * w;", 2, "a product needs its *"),
+        ("y[0] = std::erf(w);", 2, "std::erf needs #include <cmath>"),
         ("*y = w;\n}", 4, "a } too many"),
     ],
 )
@@ -99,10 +102,18 @@ def test_a_changed_first_line_is_told(tmp_path: Path) -> None:
     assert plain.line == 2 and plain.text == 'extern "C" is missing before void affine'
 
 
+def test_a_core_that_was_lent_out_makes_no_file_slow() -> None:
+    samples = {"yours": [2.0, 40.0, 44.0], "solution": [2.0, 2.0, 2.0]}
+    assert _ratio(samples) == 20.0 and _ratio(samples, is_busy=True) == 1.0
+    slow = {"yours": [20.0, 40.0, 44.0], "solution": [2.0, 2.0, 2.0]}
+    assert _ratio(slow, is_busy=True) == 10.0 and _ratio({}, is_busy=True) == 0.0
+
+
 def test_a_quotient_of_integers_is_told() -> None:
-    text = "y = x * (1 / 2);  // 3 / 4\ny = 4 / 2 + 1.0 / 3 + 7 / 2;\nz = a2 / 3;\n"
+    text = "y = x * (1 / 2);  // 3 / 4\ny = 4 / 2 + 1.0 / 3 + 7 / 2;\nz = a2 / 3;\nlong m, n; y = 1 / n + 1 / w;\n"
     assert integer_quotients(text) == [
         (1, "1 / 2 of two integers is 0: write 1.0f / 2"), (2, "7 / 2 of two integers is 3: write 7.0f / 2"),
+        (4, "1 / n of two integers is 0 above n = 1: write 1.0f / n"),
     ]  # fmt: skip
 
 

@@ -419,10 +419,11 @@ UNFITTED = {
     "avg_pool3d", "binary_cross_entropy_with_logits", "causal_conv1d", "celu", "cholesky_solve", "combine",
     "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum",
     "dequantize", "elu", "gather", "gru", "hinge_embedding_loss", "huber_loss", "index_add", "index_select",
-    "kernel_matmul", "kl_div", "l1_loss", "linear_attention", "logsigmoid", "logsumexp", "lstm", "matern12_matmul",
-    "matern32_matmul", "max_pool1d", "max_pool2d", "max_pool3d", "mean", "mish", "mse_loss", "nll_loss", "norm",
-    "paged_attention", "quantized_linear", "quick_gelu", "router_topk", "scatter_add", "silu", "smooth_l1_loss",
-    "softplus", "sort", "std", "tanh", "tanhshrink", "topk", "var",
+    "kernel_matmul", "kl_div", "l1_loss", "linear_attention", "logcumsumexp", "logsigmoid", "logsumexp", "lstm",
+    "matern12_matmul", "matern32_matmul", "max_pool1d", "max_pool2d", "max_pool3d", "mean", "mish", "mse_loss",
+    "muon_momentum_", "nll_loss", "norm", "paged_attention", "quantized_linear", "quick_gelu", "router_topk",
+    "rowwise_dequantize", "rowwise_quantize", "scatter_add", "silu", "smooth_l1_loss", "softplus", "sort", "std",
+    "tanh", "tanhshrink", "topk", "var",
 }  # fmt: skip
 
 

@@ -87,6 +87,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "threshold": {"input": X, "threshold": 0.125, "value": 20.0, "inplace": False},
     "cumsum": {"input": X, "dim": -1, "dtype": None},
     "cumprod": {"input": X, "dim": -1, "dtype": None},
+    "logcumsumexp": {"input": X, "dim": -1},
     "rfft": {"input": X, "n": None, "dim": -1, "norm": None},
     **{name: {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None} for name in ("fft", "ifft")},
     "irfft": {"input": torch.complex(X, X), "n": None, "dim": -1, "norm": None},

@@ -264,6 +264,15 @@ def test_show_prints_what_diagnose_printed(path: Path, tmp_path: Path, monkeypat
     assert "<svg" in Path("page.html").read_text(encoding="utf-8")
 
 
+def test_show_with_a_patch_ends_with_what_to_do_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = next(path for path in RECORDS if (found := record_of(path).fix) is not None and found.patch)
+    result = show(str(path), "--patch", "fix.diff")
+    assert result.exit_code == 0 and Path("fix.diff").read_text(encoding="utf-8")
+    assert result.output.splitlines()[-1].startswith("the patch: fix.diff, for `git ")
+    assert "NEXT    git " in result.stdout  # not once more to write it
+
+
 def changed(tmp_path: Path, change: Any) -> str:
     value = json.loads(RECORDS[0].read_text(encoding="utf-8"))
     changed = change(value)

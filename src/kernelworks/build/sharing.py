@@ -14,15 +14,16 @@ No result depends on it: kernels give the same bits for any number of threads.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["choose_threads", "is_forked", "is_held_up", "watch_forks"]
+__all__ = ["choose_threads", "is_forked", "is_held_up", "torch_on_one_thread_if_forked", "watch_forks"]
 
 GRAIN_NS = 32 * 1024
 STALL_S = 2e-3
@@ -46,6 +47,19 @@ def _after_fork() -> None:
 def watch_forks() -> None:
     """A forked child runs on one thread: OpenMP's pool is gone there."""
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextlib.contextmanager
+def torch_on_one_thread_if_forked() -> Iterator[None]:
+    """Around torch's own loops within a call of ours: in a forked child they would wait for a pool that is gone."""
+    threads = _get_num_threads() if is_forked else 0
+    if threads:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads:
+            torch.set_num_threads(threads)
 
 
 def choose_threads(kernel: Callable[..., Any], nanoseconds: float) -> tuple[Callable[..., Any], int]:

@@ -27,7 +27,12 @@ def _share(given: str) -> float:
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A record: of diagnose --json, of bench --json, or of the suite.")],
+    first: Annotated[
+        Path,
+        typer.Argument(
+            help="A record: the JSON file that diagnose writes, or what bench or the suite print with --json."
+        ),
+    ],
     second: Annotated[Path, typer.Argument(help="Another of the same kind, measured later.")],
     limit: Annotated[
         str | None, typer.Option("--fail-if-slower", help="Exit code 1 where B is slower by more.", metavar="PERCENT")

@@ -54,6 +54,7 @@ class VerbCommand(TyperCommand):
             if type(error).__name__ == "NoSuchOption" and any(each.name == "arguments" for each in self.params):
                 wrong: Any = error
                 wrong.message += OWN_ARGUMENTS
+                wrong.possibilities = [name for name in wrong.possibilities or () if name != "--help"]
             raise
 
     def __init__(self, *args: Any, **named: Any) -> None:

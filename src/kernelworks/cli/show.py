@@ -38,35 +38,35 @@ def show(
     from kernelworks.records.schema import NoRecord, read_record
     from kernelworks.report.next_steps import Files
     from kernelworks.report.record_view import record_view
-    from kernelworks.report.terminal import stdout
+    from kernelworks.report.terminal import stderr, stdout
 
     with faults((NoRecord, OSError)):
         found = read_record(record)
     required_file(html)
     several = found if isinstance(found, list) else [found]
-    if patch is not None:
-        _write_patch(several, patch)
+    said = "" if patch is None else _write_patch(several, patch)
     if html is not None:
         from kernelworks.report.html import render_page
 
         write(html, render_page(several))
     if json:
         print_json(found)
-        return
-    plan = record.with_suffix(".plan.json")
-    files = Files(page=str(html or ""), record=str(record), plan=str(plan) if plan.exists() else "")
-    show_table(record_view(several, stdout().width, verbose=verbose, files=files))
+    else:
+        plan = record.with_suffix(".plan.json")
+        written = str(patch) if said else ""
+        files = Files(str(html or ""), str(record), str(plan) if plan.exists() else "", written)
+        show_table(record_view(several, stdout().width, verbose=verbose, files=files))
+    if said:  # what was asked for stands last
+        stderr().print(said, soft_wrap=True)
 
 
-def _write_patch(several: Sequence[Any], patch: Path) -> None:
-    from kernelworks.report.terminal import stderr
-
+def _write_patch(several: Sequence[Any], patch: Path) -> str:
+    """What to do with the patch; "" if it could not be written."""
     text = "".join(fix_patch(one) for one in several)
     if not text:
         fail(f"no patch: {why_no_patch(several[0])}", USAGE)
     required_file(patch)
-    if write(patch, text):
-        stderr().print(apply_command(next(one for one in several if fix_patch(one)), patch), soft_wrap=True)
+    return apply_command(next(one for one in several if fix_patch(one)), patch) if write(patch, text) else ""
 
 
 VERBS: dict[str, Callable[..., None]] = {"show": show}

@@ -29,6 +29,7 @@ HARDLY, MOSTLY = 0.25, 0.9  # if less is modelled, nothing is predicted; if more
 LEAST_ON_CORES = 0.05  # of the wall clock; with less of it nothing can be said of a program
 DOUBT = 0.1  # if more of the wall clock is unexplained, the sentence says so
 LEAST_SHARE = 0.01  # of the cores, from which on it is told
+MOST_OF_IT, MOST_NAMED = 0.5, 3  # a share of what is recoverable; ops that the sentence names
 MANY = 10  # a slowdown under the profiler beyond this is only called large
 NO_FIX = "no optimization gains here"
 NO_GAIN = "no known optimization is predicted to gain"
@@ -135,7 +136,7 @@ def _head(
     """How near to the measured peaks the program runs: the whole of it, or the part that was modelled."""
     taken = time_breakdown.get(PREEMPTION, 0.0)
     wall -= taken  # CPU contention is not this program's time
-    held = " while it had cores" if taken > DOUBT * wall else ""
+    held = " in the time that it had cores" if taken > DOUBT * wall else ""
     unseen: dict[str, float] = {}
     for hotspot in hotspots:
         if not hotspot.modelled and hotspot.op != PREEMPTION:
@@ -198,13 +199,25 @@ def _promises(
         if not known and nothing.startswith("no other"):  # of what did not fit nothing is known
             return [bound] if bound else []
         return [nothing, bound] if bound else [nothing + rest]
-    by_op: dict[str, float] = {}
-    for hotspot in left:
-        by_op[hotspot.op] = by_op.get(hotspot.op, 0.0) + hotspot.high_s
-    most = max(by_op, key=lambda op: by_op[op])
     back = f"{_ms(low)} to {_ms(high)}" if low >= 0.01 * high else f"up to {_ms(high)}"
-    promise = f"{back} ms of {_ms(wall)} ms recoverable, most of it in {NAMES.get(most, most)}"
+    promise = f"{back} ms of {_ms(wall)} ms recoverable, {_largest_gain(left, high)}"
     return [promise, bound] if bound else [promise + rest]
+
+
+def _largest_gain(hotspots: Sequence[Hotspot], high: float) -> str:
+    """Where most of it is: the op, or the ops that one optimization serves, if no op has half of what that gains."""
+    by_gain: dict[str, dict[str, float]] = {}
+    for hotspot in hotspots:
+        ops = by_gain.setdefault(hotspot.optimization or hotspot.op, {})
+        ops[hotspot.op] = ops.get(hotspot.op, 0.0) + hotspot.high_s
+    name, ops = max(by_gain.items(), key=lambda item: sum(item[1].values()))
+    gain, ordered = sum(ops.values()), sorted(ops, key=lambda op: -ops[op])
+    first = ordered[0]
+    part = "most of it" if gain > MOST_OF_IT * high else "the largest part of it"
+    if ops[first] > MOST_OF_IT * gain:
+        return f"{part} in {NAMES.get(first, first)}"
+    named = ordered if len(ordered) <= MOST_NAMED else [*ordered[:2], f"{len(ordered) - 2} more ops"]
+    return f"{part} in {', '.join(named[:-1])} and {named[-1]} ({name})"
 
 
 def unmodelled_ops(hotspots: Sequence[Hotspot]) -> tuple[str, ...]:
@@ -274,4 +287,6 @@ def _ms(seconds: float) -> str:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -33,8 +33,12 @@ NAMES = {
     **{name: f"{name} needs #include <cmath> at the top" for name in MATHEMATICS},
     "print": 'printing is printf("%ld %g\\n", i, y[i]); with #include <cstdio> at the top',
     "printf": "printf needs #include <cstdio> at the top",
-    "max": "the larger of two is a > b ? a : b",
-    "min": "the smaller of two is a < b ? a : b",
+    "max": "the larger of two is a > b ? a : b; of an array it is kept in a loop: if (x[i] > largest) largest = x[i];",
+    "min": "the smaller of two is a < b ? a : b; of an array it is kept in a loop: if (x[i] < least) least = x[i];",
+    "inf": "it is INFINITY, with #include <cmath> at the top",
+    "nan": "it is NAN, with #include <cmath> at the top",
+    "INFINITY": "INFINITY needs #include <cmath> at the top",
+    "NAN": "NAN needs #include <cmath> at the top",
     "sum": "a sum is a variable that grows in a loop: double sum = 0; before it, sum += x[i]; in it",
     "len": "an array does not know its length: a parameter such as n says it",
     "range": "for i in range(n) is for (long i = 0; i < n; ++i) { ... }",
@@ -179,8 +183,11 @@ def _comma(match: re.Match[str], code: str, text: str) -> str:
 def _semicolon(match: re.Match[str], code: str, text: str) -> str:
     if re.search(r"=.*\bif\b.*\belse\b", code):
         return "Python's this if condition else that is condition ? this : that"
-    if re.match(r"for\b", code) and code.count(";") < 2:
+    if re.match(r"for\b", code) and code.count(";") < 2 + code.endswith(";"):
         return "the three parts of a loop's ( ) are parted by ;: for (long i = 0; i < n; ++i)"
+    two_factors = re.search(r"=.*(\b\d[\d.f]*|[\])])\s+[A-Za-z_]\w*\s*[\[(]", code)
+    if two_factors and not re.match(r"(for|if|while|else)\b", code):
+        return "a product needs its *: 0.5f * x[i]"
     return "a ; is missing, here or at the end of the line before"
 
 
@@ -243,6 +250,12 @@ def _pointer_of(match: re.Match[str], code: str, text: str) -> str:
     return "these two are places of numbers of different types: write the numbers, *a = b, or a[i] = b[i]"
 
 
+def _of_library(match: re.Match[str], code: str, text: str) -> str:
+    name = match["name"]
+    header = "<cmath>" if name in MATHEMATICS else "<vector>" if name == "vector" else "<algorithm>"
+    return f"std::{name} needs #include {header} at the top"
+
+
 def _outside(match: re.Match[str], code: str, text: str) -> str:
     first = re.match(r"\w+", code)
     if first and first[0] in NAMES:
@@ -300,8 +313,9 @@ TABLE: tuple[tuple[str, Callable[[re.Match[str], str, str], str]], ...] = (
     (r"comma (expression in array subscript|operator has no effect)|left operand of comma", _comma),
     (rf"{Q}(?P<name>\w+){Q} (may be|is) used uninitialized", lambda match, code, text: (
         f"{match['name']} is used before it was set: give it a value where it is made, = 0 (an array: = {{}})")),
-    (rf"{Q}(?P<name>\w+){Q} is not a member of {Q}std{Q}", lambda match, code, text: (
-        f"std::{match['name']} needs its #include at the top, such as <vector>, <cmath> or <algorithm>")),
+    (rf"{Q}(?P<name>\w+){Q} is not a member of {Q}std{Q}", _of_library),
+    (rf"has no member named {Q}(append|extend|add){Q}", _said(
+        "a std::vector is made with its length, std::vector<float> scores(n);, and written by scores[i] = ...;")),
     (rf"unused (parameter|variable) {Q}(?P<name>\w+){Q}|{Q}.*\b(?P<unused>\w+)\(.*{Q} defined but not used",
      lambda match, code, text: f"{match['name'] or match['unused']} is never used"),
     (rf"variable {Q}(?P<name>\w+){Q} set but not used", lambda match, code, text: (
@@ -337,4 +351,8 @@ def integer_quotients(text: str) -> list[tuple[int, str]]:
             above, below = int(match[1]), int(match[2])
             if below and above % below:
                 found.append((number, f"{match[0]} of two integers is {above // below}: write {above}.0f / {below}"))
+        for match in re.finditer(r"(?<![\w.])1\s*/\s*([A-Za-z_]\w*)\b(?!\s*[\w\[(.])", code.partition("//")[0]):
+            if re.search(rf"\b(long|int)\s+(\w+\s*(=[^,;]*)?,\s*)*{match[1]}\b", text):
+                said = f"{match[0]} of two integers is 0 above {match[1]} = 1: write 1.0f / {match[1]}"
+                found.append((number, said))
     return found

@@ -136,7 +136,10 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
     if "fault" in signal:
         return _undefined_sentence(signal, code)
     if number == ABORT:
-        return "ends itself: an index outside a std::vector, or another rule of C++'s library that is not kept"
+        return (
+            "ends itself: an index outside a std::vector, whose length stands in ( ) where it is made, or another rule "
+            "of C++'s library that is not kept"
+        )
     if number in TRAPS:
         return (
             "leaves what C++ defines: an index outside a local array or a std::vector, a division of an integer by 0, "

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernelworks.build.triton_interpreter_costs import cut_costs
 from kernelworks.learn.buffers import PATTERNS, place_case
 from kernelworks.learn.case import Array, Case, Columns, Reference, Rows, exact_arguments, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
@@ -228,6 +229,7 @@ def main() -> None:
 
     task = json.loads(sys.stdin.read())
     try:
+        cut_costs()
         np.seterr(all="ignore")
         signal.signal(signal.SIGVTALRM, _time_out)
         for index, (folder, path) in enumerate(task["attempts"]):

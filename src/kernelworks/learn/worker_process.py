@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from kernelworks.machine import environment
 __all__ = ["MOST_PRINTED_BYTES", "PRINT_MARK", "Attempt", "Report", "printed_in", "run_worker"]
 
 PRINT_MARK = "\x1e"  # stands before a case's name in what the functions print
+LIBRARY_WORDS = re.compile(r"^/\S+:\d+: .*Assertion '.*' failed\.\n?", re.M)  # of C++'s own, which the verdict says
 MOST_PRINTED_BYTES = 600  # of what a function prints in one call
 MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
 PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
@@ -106,7 +108,7 @@ def run_worker(
 
 def printed_in(printed: str, verdict: Verdict) -> str:
     """What one call of the case that the verdict is about printed, or of the first that printed; behind the case."""
-    parts = [part.partition("\n") for part in printed.split(f"\n{PRINT_MARK}")[1:]]
+    parts = [part.partition("\n") for part in LIBRARY_WORDS.sub("", printed).split(f"\n{PRINT_MARK}")[1:]]
     found = [(about, text) for about, _, text in parts if text and about == (verdict.case or about)]
     if not found:
         return ""

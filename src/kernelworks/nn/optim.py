@@ -15,12 +15,14 @@ from kernelworks.contract.tensors import PLAIN_TYPES
 from kernelworks.dispatch.mutation import find_shared
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.plans import generation
+from kernelworks.nn.newton_schulz import orthogonalize_update, rate_ratio
 from kernelworks.ops.optimizer.adamw import OP as ADAMW
-from kernelworks.ops.optimizer.optimizer_table import ADADELTA_, ADAGRAD_, ADAM_, LION_, RMSPROP_, lion_
+from kernelworks.ops.optimizer.optimizer_table import ADADELTA_, ADAGRAD_, ADAM_, LION_, MUON_MOMENTUM_, RMSPROP_, lion_
 from kernelworks.ops.optimizer.optimizer_table.contract import LION
 from kernelworks.ops.optimizer.sgd import OP as SGD_OP
+from kernelworks.ops.optimizer.sgd import sgd_
 
-__all__ = ["OURS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Call", "Lion", "RMSprop"]
+__all__ = ["OURS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Call", "Lion", "Muon", "RMSprop"]
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,61 @@ class Lion(torch.optim.Optimizer):
         return loss
 
 
+class Muon(_Stepped, torch.optim.Muon):
+    """Muon with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
+
+    A group's momentum is taken by ``kernelworks.muon_momentum_``, and its last step, with the weight decay, by
+    ``kernelworks.sgd_``, each of all matrices at once, if the chooser takes a kernel of ours; else torch's own step
+    runs, as it does where ``AdamW``'s does. Between the two the products of Newton-Schulz are torch's, in bfloat16.
+    The last step rounds once, where torch rounds after the weight decay and after the update.
+
+    Memory: one more tensor of each parameter's size while a step runs.
+
+    Args: those of torch.optim.Muon. Raises: what that raises.
+    """
+
+    TORCHS = torch.optim.Muon
+    OP = MUON_MOMENTUM_
+    SERVED: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    NUMBERS = ("lr", "weight_decay", "momentum", "eps")
+
+    @classmethod
+    def serves(cls, group: dict[str, Any]) -> bool:
+        """Not what torch refuses, so that torch says so."""
+        return bool(group["ns_steps"] < 100 and len(group["ns_coefficients"]) == 3)
+
+    def _looks(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return (bool(group["nesterov"]),)
+
+    def _calls(self, group: dict[str, Any], params: list[Tensor]) -> list[Call] | None:
+        """One call: the updates, whose memory is made here, in the parameters' place."""
+        if any(p.dim() != 2 for p in params):
+            return None
+        grads = [_grad(p) for p in params]
+        for p, g in zip(params, grads, strict=True):
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(g, memory_format=torch.preserve_format)
+        lists = [torch.empty_like(g) for g in grads], grads, [self.state[p]["momentum_buffer"] for p in params]
+        numbers = {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
+        return [Call(lists, numbers | {"group": group, "params": params})]
+
+    def _after(self, call: Call) -> None:
+        """The updates made orthogonal, and taken from the parameters: of each rate all at once."""
+        group, by_ratio = call.numbers["group"], dict[float, tuple[list[Tensor], list[Tensor]]]()
+        for p, update in zip(call.numbers["params"], call.lists[0], strict=True):
+            params, made = by_ratio.setdefault(rate_ratio(group["adjust_lr_fn"], p.shape), ([], []))
+            params.append(p)
+            made.append(
+                orthogonalize_update(update, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(p.dtype)
+            )
+        for ratio, (params, made) in by_ratio.items():
+            if ratio:  # of no elements
+                sgd_(
+                    params, made, [], lr=float(group["lr"]) * ratio, momentum=0.0, dampening=0.0,
+                    weight_decay=float(group["weight_decay"]) / ratio, nesterov=False,
+                )  # fmt: skip
+
+
 class SGD(_Stepped, torch.optim.SGD):
     """SGD with torch's arguments, parameter groups, state and hooks; a state dict of either is one of the other.
 
@@ -351,7 +408,7 @@ class SGD(_Stepped, torch.optim.SGD):
 
 
 OURS: dict[type[torch.optim.Optimizer], type[_Stepped]] = {
-    kind.TORCHS: kind for kind in (Adadelta, Adagrad, Adam, AdamW, RMSprop, SGD)
+    kind.TORCHS: kind for kind in (Adadelta, Adagrad, Adam, AdamW, Muon, RMSprop, SGD)
 }
 
 

@@ -86,7 +86,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "dequantize",
         "quantize",
         "quantized_linear",
+        "rowwise_dequantize",
         "rowwise_linear",
+        "rowwise_quantize",
     ),
     "recurrent": (
         "gru",
@@ -115,6 +117,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "cumsum",
         "gated_delta_rule",
         "linear_attention",
+        "logcumsumexp",
         "ssd",
     ),
     "selection": (

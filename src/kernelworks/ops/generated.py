@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.optimizer.optimizer_table import adagrad_ as adagrad_
     from kernelworks.ops.optimizer.optimizer_table import adam_ as adam_
     from kernelworks.ops.optimizer.optimizer_table import lion_ as lion_
+    from kernelworks.ops.optimizer.optimizer_table import muon_momentum_ as muon_momentum_
     from kernelworks.ops.optimizer.optimizer_table import rmsprop_ as rmsprop_
     from kernelworks.ops.optimizer.sgd import sgd_ as sgd_
     from kernelworks.ops.pooling.adaptive_avg_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
@@ -90,7 +91,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.quantization.dequantize import dequantize as dequantize
     from kernelworks.ops.quantization.quantize import quantize as quantize
     from kernelworks.ops.quantization.quantized_linear import quantized_linear as quantized_linear
+    from kernelworks.ops.quantization.rowwise_dequantize import rowwise_dequantize as rowwise_dequantize
     from kernelworks.ops.quantization.rowwise_linear import rowwise_linear as rowwise_linear
+    from kernelworks.ops.quantization.rowwise_quantize import rowwise_quantize as rowwise_quantize
     from kernelworks.ops.recurrent.gru import gru as gru
     from kernelworks.ops.recurrent.lstm import lstm as lstm
     from kernelworks.ops.reduction.argmax import argmax as argmax
@@ -125,6 +128,7 @@ if TYPE_CHECKING:
     from kernelworks.ops.scan.cumsum import cumsum as cumsum
     from kernelworks.ops.scan.gated_delta_rule import gated_delta_rule as gated_delta_rule
     from kernelworks.ops.scan.linear_attention import linear_attention as linear_attention
+    from kernelworks.ops.scan.logcumsumexp import logcumsumexp as logcumsumexp
     from kernelworks.ops.scan.ssd import ssd as ssd
     from kernelworks.ops.selection.sort import sort as sort
     from kernelworks.ops.selection.topk import topk as topk
@@ -226,6 +230,7 @@ if TYPE_CHECKING:
         "linear_silu_mul",
         "lion_",
         "log_softmax",
+        "logcumsumexp",
         "logsigmoid",
         "logsumexp",
         "lstm",
@@ -238,6 +243,7 @@ if TYPE_CHECKING:
         "mean",
         "mish",
         "mse_loss",
+        "muon_momentum_",
         "nll_loss",
         "norm",
         "paged_attention",
@@ -255,7 +261,9 @@ if TYPE_CHECKING:
         "rmsprop_",
         "rope",
         "router_topk",
+        "rowwise_dequantize",
         "rowwise_linear",
+        "rowwise_quantize",
         "scatter_add",
         "selu",
         "sgd_",
@@ -284,7 +292,7 @@ if TYPE_CHECKING:
 # Op packages that hold many ops, and the names of these.
 TABLES: dict[str, tuple[str, ...]] = {
     "activation.table": ("celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "quick_gelu", "relu6", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",),
-    "optimizer.optimizer_table": ("adadelta_", "adagrad_", "adam_", "lion_", "rmsprop_",),
+    "optimizer.optimizer_table": ("adadelta_", "adagrad_", "adam_", "lion_", "muon_momentum_", "rmsprop_",),
     "reduction.reduction_table": ("amax", "amin", "logsumexp", "mean", "norm", "std", "var",),
     "reduction.loss_table": ("binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss",),
     "convolution.conv": ("conv1d", "conv3d",),
@@ -383,6 +391,7 @@ OPERATORS: dict[str, str] = {
     "grouped_linear": "_grouped_mm",
     "cumprod": "cumprod",
     "cumsum": "cumsum",
+    "logcumsumexp": "logcumsumexp",
     "sort": "sort",
     "topk": "topk",
     "fft": "fft_fft",
@@ -654,6 +663,9 @@ SCHEMAS = {
     "lion_": {
         "forward": "lion_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, float lr, float beta1, float beta2, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
+    "muon_momentum_": {
+        "forward": "muon_momentum_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, float momentum, bool nesterov, str? op_kernel=None) -> ()",
+    },
     "rmsprop_": {
         "forward": "rmsprop_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] square_avgs, float lr, float alpha, float eps, float weight_decay, bool maximize, str? op_kernel=None) -> ()",
     },
@@ -722,9 +734,15 @@ SCHEMAS = {
         "forward": "quantized_linear(Tensor x, Tensor weight, Tensor? bias, str format, str activations, str? op_kernel=None) -> Tensor",
         "backward": "quantized_linear_backward(Tensor grad_output, Tensor weight, str format, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
+    "rowwise_dequantize": {
+        "forward": "rowwise_dequantize(Tensor codes, Tensor scale, str dtype, str? op_kernel=None) -> Tensor",
+    },
     "rowwise_linear": {
         "forward": "rowwise_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, str? op_kernel=None) -> Tensor",
         "backward": "rowwise_linear_backward(Tensor grad_output, Tensor weight, Tensor scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
+    "rowwise_quantize": {
+        "forward": "rowwise_quantize(Tensor x, str dtype, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "gru": {
         "forward": "gru(Tensor x, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h_0, bool reverse, str? op_kernel=None) -> (Tensor, Tensor)",
@@ -859,6 +877,10 @@ SCHEMAS = {
     "linear_attention": {
         "forward": "linear_attention(Tensor q, Tensor k, Tensor v, float? scale, Tensor? initial_state, bool output_final_state, str? op_kernel=None) -> (Tensor, Tensor)",
         "backward": "linear_attention_backward(Tensor grad_output, Tensor? grad_final_state, Tensor q, Tensor k, Tensor v, float? scale, Tensor? initial_state, bool output_final_state, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "logcumsumexp": {
+        "forward": "logcumsumexp(Tensor x, int dim, str? op_kernel=None) -> Tensor",
+        "backward": "logcumsumexp_backward(Tensor grad_output, Tensor x, int dim, str? op_kernel=None) -> Tensor",
     },
     "ssd": {
         "forward": "ssd(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? initial_states, Tensor? seq_idx, bool return_final_states, str? op_kernel=None) -> (Tensor, Tensor)",

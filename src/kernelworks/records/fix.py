@@ -7,11 +7,16 @@ from typing import Any
 
 from kernelworks.records.base import Record
 
-__all__ = ["APPLIED", "CHANGES", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "SearchStep", "TriedOptimization"]
+__all__ = [
+    "APPLIED", "CHANGES", "MODULES_MADE_ANEW", "NOT_TRIED", "REJECTED", "CompilerReport", "Fix", "SearchStep",
+    "TriedOptimization",
+]  # fmt: skip
 
 APPLIED = "applied"  # it is part of the best program found
 REJECTED = "rejected"  # it was put in place, and failed, was not verified, or saved nothing significant
 NOT_TRIED = "not tried"  # it was never put in place, or the budget ended before there was a verdict
+# The reason of what needs modules that outlive a run; what to do about it is a step of its own.
+MODULES_MADE_ANEW = "the program makes its modules anew at each run: it would have to be done anew for each"
 CHANGES = ("tf32", "bf16", "int8", "fp8")  # of numbers: each is tried only if it is allowed
 
 

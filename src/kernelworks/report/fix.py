@@ -59,11 +59,11 @@ def _outcome_lines(record: Fix) -> list[str]:
             return [why, *took]
         return [f"{why} {said}", *took]
     predicted = record.told_prediction_s
-    said = "not predicted" if predicted is None else f"{quantity.seconds(predicted)} predicted"
+    said = "" if predicted is None else f"{quantity.seconds(predicted)} predicted, "
     times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
     return [
         f"{times} per run: {speedup_text(record)}.",
-        f"Gain: {said}, {quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
+        f"Gain: {said}{quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
         *([counts] if record.optimizations else []),
         _errors(record),
         *took,
@@ -90,9 +90,10 @@ def contended_gain(record: Diagnosis) -> str:
         return ""
     if record.ambiguous or taken <= NOTABLE_CONTENTION * record.wall_s:
         return ""
+    own = quantity.seconds(record.wall_s - taken)
     return (
-        "Gains, predicted and got, are of wall clocks with CPU contention in them; what is recoverable is of the "
-        f"program's own {quantity.seconds(record.wall_s - taken)}."
+        "Gains, predicted and got, are of wall clocks with CPU contention in them, as it was while the fix was "
+        f"measured; what is recoverable is of the program's own {own} in the diagnosis."
     )
 
 

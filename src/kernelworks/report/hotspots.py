@@ -54,6 +54,8 @@ BACKWARD = " (backward)"
 OF_WALL, OF_OWN = "of wall", "of own"
 OWN_TIME = "of own: the share of the program's own time, the wall clock without CPU contention"
 AT_THE_ROOFLINE = "at the roofline"
+LIMIT = "<="
+LIMIT_ALONE = "<=: what the roofline leaves at the most; no optimization is predicted to recover it"
 
 # A part of the time breakdown -> what bounds a hotspot whose time it is; "" where that is what bounds its work.
 CAUSES = {
@@ -167,6 +169,8 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
         yield from lines
     if share_heading(record) != OF_WALL:
         yield from paragraph(OWN_TIME, width, 2, style="dim")
+    if told and any(recoverable(r).startswith(LIMIT) for r in shown):
+        yield from paragraph(LIMIT_ALONE, width, 2, style="dim")
     for reason, count in reasons.items():
         yield from paragraph(f"{count} of these: {reason}", width, 2, style="dim")
     rest = [*notable[len(shown) :], *(r for r in ordered if id(r) not in notable_ids)]
@@ -259,4 +263,4 @@ def recoverable(hotspot: Hotspot) -> str:
     if predicted_s(hotspot) >= 1e-9:
         return quantity.seconds_range(hotspot.low_s, hotspot.high_s)
     limit = limit_s(hotspot)
-    return f"<= {quantity.seconds(limit)}" if limit >= 1e-9 else "-"
+    return f"{LIMIT} {quantity.seconds(limit)}" if limit >= 1e-9 else "-"

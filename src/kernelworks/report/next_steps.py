@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from kernelworks.records import Diagnosis, Fix, Hotspot
-from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
+from kernelworks.records.fix import MODULES_MADE_ANEW, NOT_TRIED, REJECTED, TriedOptimization
 from kernelworks.records.wall_clocks import CONTENTION
 from kernelworks.report import quantity
 from kernelworks.report.text_lines import command_lines, paragraph
@@ -26,6 +26,7 @@ MOST_STEPS = 3
 WITH_VALUE = ("--budget", "--allow", "--plan", "--patch", "--out", "--perfetto")  # options of the command
 DEFAULT_BUDGET_S = 240  # of a fix
 LONGER = 4  # times the budget, to measure what was not significant
+LEAST_GAIN_SHARE = 0.005  # of the wall clock: of less the sentence says that nothing is predicted to gain
 LEAST_EDIT_SHARE = 0.02  # of the wall clock: an edit that recovers less is no next step
 LEAST_UNSEEN_SHARE = 0.2  # of the program's own time, from which on an unmodelled hotspot is a next step
 SEEN_SHARE = 0.25  # of the wall clock: if less was modelled, optimizations of torch's work gain little
@@ -78,13 +79,16 @@ def _before_fix(record: Diagnosis) -> list[Step]:
         return []
     rough = ("--rough",) if record.rough else ()
     minutes = _minutes(DEFAULT_BUDGET_S)
-    return [_diagnose(record, ("--fix", *rough), f"tries optimizations: each verified and measured; up to {minutes}")]
+    predicted = sum(r.high_s for r in record.hotspots) >= LEAST_GAIN_SHARE * record.wall_s
+    what = "optimizations" if predicted else "what only a trial can tell, such as torch.compile"
+    return [_diagnose(record, ("--fix", *rough), f"tries {what}: each verified and measured; up to {minutes}")]
 
 
 def _after_fix(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
     steps = []
     if fix.rounds and not fix.refused:
         steps += _kept(record, fix, files)
+    steps += _lasting_modules(record, fix)
     if fix.needs_s:
         names = _names(one for one in fix.optimizations if one.needs_s) or "what the budget left out"
         options = _options(record, budget=fix.needs_s)
@@ -112,6 +116,19 @@ def _kept(record: Diagnosis, fix: Fix, files: Files) -> list[Step]:
     if not files.plan:
         return []
     return [Step((f'kernelworks.apply("{files.plan}")',), "keeps the fix: this line at the start of the program", True)]
+
+
+def _lasting_modules(record: Diagnosis, fix: Fix) -> list[Step]:
+    """What to change if the program makes its modules anew at each run, so that most optimizations cannot be tried."""
+    left = [one for one in fix.optimizations if one.why == MODULES_MADE_ANEW]
+    if not left:
+        return []
+    then = f": {_names(left)} can be tried then"
+    file = record.program.partition(" ")[0]
+    if not record.command or ":" in file:
+        return [Step((), f"make the model once, outside the function that is diagnosed{then}")]
+    where = f"at the top level of {file}, let a function do the work"
+    return [Step((), f"make the model {where}, and diagnose {file}:FUNCTION{then}")]
 
 
 def apply_words(fix: Fix, patch: str) -> tuple[str, ...]:

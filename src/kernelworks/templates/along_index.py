@@ -21,7 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, table_triton_kernel
-from kernelworks.build.sharing import choose_threads
+from kernelworks.build.sharing import choose_threads, torch_on_one_thread_if_forked
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Arguments, Dim, Error, Number, check_of, errors_of, schema_of
 from kernelworks.contract.cases import SMOOTH, VALUES, draw
@@ -295,17 +295,19 @@ class AlongIndex(OpPackage):
             output: Tensor = x.new_empty(self._shape(call)) if out is None else out
             _pick(lib, output, x, dim, index, self.rows)
             return output
-        total = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        _add(lib, total, call[self.source], dim, index, self.rows, call.get("alpha", 1.0))
-        made: Tensor = into(total if out is not None else total.to(x.dtype), out)
+        with torch_on_one_thread_if_forked():
+            total = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+            _add(lib, total, call[self.source], dim, index, self.rows, call.get("alpha", 1.0))
+            made: Tensor = into(total if out is not None else total.to(x.dtype), out)
         return made
 
     def _backward(self, lib: Any, grad: Tensor, *args: Any, out: Any = None) -> Any:
         if not self.adds:
             x, dim, index = args
-            total = torch.zeros(x.shape, dtype=torch.float32)
-            _add(lib, total, grad, dim, index, self.rows, 1.0)
-            return into(total if out is not None else total.to(grad.dtype), out)
+            with torch_on_one_thread_if_forked():
+                total = torch.zeros(x.shape, dtype=torch.float32)
+                _add(lib, total, grad, dim, index, self.rows, 1.0)
+                return into(total if out is not None else total.to(grad.dtype), out)
         dim, index, source, *alpha, needs = args
         of_source = grad.new_empty(source.shape if needs[1] else 0)
         if needs[1]:

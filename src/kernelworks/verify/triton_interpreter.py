@@ -28,6 +28,7 @@ __all__ = ["failures", "main"]
 def _round_as_a_gpu() -> None:
     """The interpreter cuts float32 off where it should round to bfloat16, loses some subnormals, and multiplies
     matrices of bfloat16 as the integers that it keeps them in."""
+    importlib.import_module("kernelworks.build.triton_interpreter_costs").cut_costs()
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     types: Any = importlib.import_module("triton.language")
     cut = interpreter._convert_float

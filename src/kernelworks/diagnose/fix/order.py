@@ -81,6 +81,7 @@ def tries_above(one: Try, others: Sequence[Try]) -> list[Try]:
 SWITCH, FEW_RUNS, BY_COST, LAST = range(4)  # turns
 BENCHMARK_S = 2.0  # of what has been compiled beside
 LEAST_TRIAL_S = 1.0  # of a program whose runs take no time
+OTHER_MODE = 0.5  # of what a backend saves, in a mode that has lost: what wins captured seldom wins uncaptured
 FEW_SHARE = 0.5  # of what is left of the budget: what takes more is not had in a few runs
 
 
@@ -131,6 +132,9 @@ TRIALS = {
     "torch.compile kernelworks": Trial(
         BY_COST, 0.17, 28.0, 0, "beyond what torch's default saves; kernels are benchmarked for each of its calls"
     ),
+    "torch.compile kernelworks reduce-overhead": Trial(
+        BY_COST, 0.19, 30.0, 0, "beyond what CUDA graphs save: the same kernels, captured"
+    ),
     "torch.compile max-autotune": Trial(
         LAST, 0.18, 36.0, 0, "every kernel is tuned, in silence for minutes, for little beyond what was compiled before"
     ),
@@ -149,8 +153,10 @@ class TellsSeconds(Protocol):
 
 def trial_of(candidate: Candidate) -> Trial:
     """The entry of the table for a candidate: of a compiler that of its mode."""
-    mode = next((str(candidate.option(name)) for name in SWITCHES if candidate.option(name)), "")
-    kinds = [*(word for word in TARGETS if candidate.option(word)), mode, mode.removesuffix("-no-cudagraphs")]
+    modes = [str(candidate.option(name)) for name in SWITCHES if candidate.option(name)]
+    first = modes[0] if modes else ""
+    kinds = [*(word for word in TARGETS if candidate.option(word)), " ".join(modes), first]
+    kinds.append(first.removesuffix("-no-cudagraphs"))
     named = (TRIALS.get(f"{candidate.optimization} {kind}") for kind in kinds if kind)
     return next(filter(None, named), None) or TRIALS.get(candidate.optimization, UNKNOWN)
 
@@ -170,11 +176,14 @@ def trial_s(scene: Scene) -> float:
     return LEAST_TRIAL_S + TRIAL_RUNS * scene.wall
 
 
-def expected_gain(scene: Scene, one: Try) -> float:
+def expected_gain(scene: Scene, one: Try, kept: Sequence[Try] = ()) -> float:
     """The share of the wall clock that it is expected to save before it is predicted. Of what is changed in one module
-    that is a share of that module's time."""
+    that is a share of that module's time; of a compiler with another backend half, if what is ``kept`` in its place
+    shows that another of its modes is the better one here."""
     site, seconds = one.candidate.site, scene.roots.seconds
     share = trial_of(one.candidate).share
+    if one.candidate.option("backend") and any(_is_otherwise(one.candidate, other.candidate) for other in kept):
+        share *= OTHER_MODE
     if site.kind not in ("module", "function") or not seconds:
         return share
     try:
@@ -184,17 +193,23 @@ def expected_gain(scene: Scene, one: Try) -> float:
     return share * (took / max(seconds.values()) if took else 1.0)
 
 
-def gain_per_second(scene: Scene, one: Try) -> float:
+def _is_otherwise(one: Candidate, other: Candidate) -> bool:
+    """Whether it is compiled in the other's place in another mode."""
+    alike = one.optimization == other.optimization and bool(one.group) and one.group == other.group
+    return alike and one.option("mode") != other.option("mode")
+
+
+def gain_per_second(scene: Scene, one: Try, kept: Sequence[Try] = ()) -> float:
     """What a second of the budget is expected to bring: of one that is not predicted yet."""
-    return expected_gain(scene, one) / (prediction_s(scene, one) + trial_s(scene))
+    return expected_gain(scene, one, kept) / (prediction_s(scene, one) + trial_s(scene))
 
 
-def groups_of_tries(scene: Scene, tries: Sequence[Try], *, isolated: bool) -> list[list[Try]]:
+def groups_of_tries(scene: Scene, tries: Sequence[Try], kept: Sequence[Try] = (), *, isolated: bool) -> list[list[Try]]:
     """What is predicted together, and tried before the next group is predicted. First torch's switch on a GPU, if it
     fits the budget; then all that takes a few runs; then one after another what compiles, by what a second brings. What
     may end the user's own process (not ``isolated``) comes last, as it must not end it sooner."""
     by_turn: dict[int, list[Try]] = {turn: [] for turn in range(LAST + 1)}
-    for one in sorted(tries, key=lambda one: -gain_per_second(scene, one)):
+    for one in sorted(tries, key=lambda one: -gain_per_second(scene, one, kept)):
         by_turn[LAST if one.candidate.risky and not isolated else _turn(scene, one)].append(one)
     first, few, by_cost, last = by_turn.values()
     return [group for group in (*([one] for one in first), few, *([one] for one in (*by_cost, *last))) if group]

@@ -35,7 +35,7 @@ from kernelworks.machine import environment
 from kernelworks.profile.program_errors import TEXT
 from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
-from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix
+from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix, SearchStep
 from kernelworks.records.json_text import build_record, json_messages, to_json
 from kernelworks.report.terminal import Notice
 
@@ -82,6 +82,7 @@ class Progress:
     begun: float = field(default_factory=lambda: time.monotonic())
     started_s: float = 0.0  # that a worker takes until it is first heard of
     observed_at: float = 0.0  # when the search began
+    trial_at_s: float = 0.0  # when the try under way began, since then
     budget_s: float = 0.0
     ends_at: float = float("inf")  # when the fix has to end
     deaths: list[str] = field(default_factory=list)
@@ -115,10 +116,15 @@ class Progress:
         began = self.observed_at or time.monotonic()
         fix = dataclasses.replace(found.fix, diagnosis_s=began - self.begun, search_s=time.monotonic() - began)
         if self.pool is not None:
-            steps = sorted((*fix.steps, *self.pool.steps), key=lambda step: step.at_s)
+            steps = sorted((*self._own_steps(fix), *self.pool.steps), key=lambda step: step.at_s)
             notes = (*fix.notes, *filter(None, [self.pool.note()]))
             fix = dataclasses.replace(fix, steps=tuple(steps), notes=notes, compilers_beside=self.pool.number_at_once)
         return dataclasses.replace(found, fix=fix)
+
+    def _own_steps(self, fix: Fix) -> Sequence[SearchStep]:
+        """The search's, also those of a worker that has ended since its last outcome."""
+        noted = self.state["steps"] if self.state is not None else ()
+        return fix.steps if len(fix.steps) >= len(noted) else [build_record(SearchStep, step) for step in noted]
 
     def running(self) -> dict[str, Any] | None:
         """The try that was under way, if one was."""
@@ -135,7 +141,9 @@ class Progress:
         one = self.running()
         if one is None or self.state is None:
             return
-        number = self.state["running"]
+        number, candidate = self.state["running"], one["candidate"]
+        ended = SearchStep(self.trial_at_s, f"did not end: {candidate['optimization']}, {candidate['says']}")
+        self.state["steps"] = [*self.state["steps"], dataclasses.asdict(ended)]
         one.update(
             why=cause, rejected=not needs_s, applied=False, promise=None, parts=False, samples=None, noise=None,
             needs_s=needs_s,
@@ -230,7 +238,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
-        limit = WorkerLimit(process.pid)
+        limit = WorkerLimit(process.pid, lambda: pool.builds.is_running)
         pool.tell = messages.send
 
         def is_over() -> bool:
@@ -254,7 +262,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                         )
                     )
             elif kind == "begin":
-                progress.state = message["state"]
+                progress.state, progress.trial_at_s = message["state"], round(progress.searched_s(), 2)
                 limit.begin(message["seconds"])
             elif kind == "end":
                 progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])

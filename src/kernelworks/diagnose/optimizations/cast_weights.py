@@ -33,6 +33,7 @@ from kernelworks.diagnose.optimizations.derived_values import (
 from kernelworks.diagnose.optimizations.folded_norms import CALLS, install_all
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.nn.install import InstalledAttributes
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["OPTIMIZATION", "CastOnce"]
 
@@ -42,10 +43,12 @@ class _Optimization:
     takes = Takes(("everywhere",))
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        if scene.training or scene.roots.fresh or scene.on_gpu or not any(s.autocast for s in scene.roots.samples):
+        if scene.training or scene.on_gpu or not any(s.autocast for s in scene.roots.samples):
             return
         if not _castable(scene):
             return
+        if scene.roots.fresh:
+            raise Impossible(MODULES_MADE_ANEW)
         dtype = next(d for s in scene.roots.samples for d in s.autocast.values())
         yield Candidate(
             self.name, EVERYWHERE, "weights cast once, not by autocast at each run", code=_code(scene, dtype),

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Scene
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.derived_values import own_memory
 from kernelworks.diagnose.optimizations.settings import held_elsewhere
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.snapshot import as_made
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["OPTIMIZATION", "relaid"]
 
@@ -31,8 +32,10 @@ class _Optimization:
     takes = Takes(("everywhere",))
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        if scene.roots.fresh or not _weights(scene.roots.modules):
+        if not _weights(scene.roots.modules):
             return
+        if scene.roots.fresh:
+            raise Impossible(MODULES_MADE_ANEW)
         yield Candidate(
             self.name, EVERYWHERE, "convolutions in channels_last memory format",
             code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,

@@ -35,6 +35,7 @@ from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import State, duplicate
 from kernelworks.diagnose.verify.answers import in_place_of
 from kernelworks.measure.clock.work_beside import untimed_section
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["OPTIMIZATION"]
 
@@ -59,7 +60,7 @@ class _Optimization:
         if not scene.on_gpu:
             return
         if scene.roots.fresh:
-            raise Impossible("the program makes its modules anew each time it runs: each would be captured anew")
+            raise Impossible(MODULES_MADE_ANEW)
         for root in roots_worth_compiling(scene):
             if not is_compiled(root) and not (
                 isinstance(root, Function) and root.held

@@ -29,6 +29,7 @@ from kernelworks.diagnose.optimizations.folded_norms import install_all
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.snapshot import map_tensors
 from kernelworks.nn.install import InstalledAttributes
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["BF16", "INT8", "OPTIMIZATION", "TF32"]
 
@@ -52,11 +53,11 @@ class _Optimization:
     takes = Takes(("process", "everywhere"), {"bits": one_of(TF32, BF16, INT8)}, needs=(("bits",),))
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        if scene.roots.fresh:
-            return
         wide = any(p.dtype is torch.float32 for root in scene.roots.models for p in root.parameters())
         if not wide or scene.autocast:
             return
+        if scene.roots.fresh:
+            raise Impossible(MODULES_MADE_ANEW)
         words = []
         if scene.on_gpu and torch.get_float32_matmul_precision() == "highest":
             words.append(TF32)

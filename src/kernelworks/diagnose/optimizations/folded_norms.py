@@ -39,6 +39,7 @@ from kernelworks.diagnose.optimizations.derived_values import (
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.nn.originals import shipped_forward
 from kernelworks.profile.cost.dataflow import Flow, Step
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["CALLS", "OPTIMIZATION", "below", "in_full", "install_all", "norms_after_products"]
 
@@ -84,7 +85,7 @@ class _Optimization:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
-        if timeline is None or scene.training or scene.roots.fresh:
+        if timeline is None or scene.training:
             return
         found, without, has_candidate = norms_after_products(timeline.calls), list[str](), False
         for root in scene.roots.modules:
@@ -93,6 +94,8 @@ class _Optimization:
             places, left = places_of(root, pairs)
             taken = {pair for place in places for pair in place.paths}
             pairs = [pair for pair in pairs if pair in taken]
+            if pairs and scene.roots.fresh:
+                raise Impossible(MODULES_MADE_ANEW)
             if pairs:
                 code = CODE.format(product=pairs[0][0], norm=pairs[0][1])
                 says = f"{len(pairs)} batch norms folded into what comes before them"

@@ -38,6 +38,7 @@ from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.nn.gates import is_hooked
 from kernelworks.profile.cost.dataflow import Flow
 from kernelworks.profile.trace import Call
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["OPTIMIZATION", "MergedParameters", "products_of_one_input"]
 
@@ -69,7 +70,7 @@ class _Optimization:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         timeline = scene.forecaster.timeline if scene.forecaster is not None else None
-        if timeline is None or scene.training or scene.roots.fresh or scene.autocast:
+        if timeline is None or scene.training or scene.autocast:
             return
         found, without, has_candidate = products_of_one_input(timeline.calls), list[str](), False
         for root in scene.roots.modules:
@@ -78,6 +79,8 @@ class _Optimization:
             groups = [group for group in groups if mergeable([parts.get(path) for path in group], root)]
             places, left = places_of(root, groups)
             groups = [list(place.groups[at].paths) for place in places for at in sorted(place.groups)]
+            if groups and scene.roots.fresh:
+                raise Impossible(MODULES_MADE_ANEW)
             if groups:
                 short = [path.rpartition(".")[2] for path in groups[0]]
                 weights = ", ".join(f"self.{each}.weight" for each in short)

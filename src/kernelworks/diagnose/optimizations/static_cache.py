@@ -17,6 +17,7 @@ from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange,
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.program_trial import check_numbers, in_turns
 from kernelworks.measure.clock.work_beside import untimed_section
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = ["OPTIMIZATION"]
 
@@ -36,11 +37,13 @@ class _Optimization:
     takes = Takes(("module",))
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        if scene.training or scene.roots.fresh:
+        if scene.training:
             return
         for root in scene.roots.modules:
             if not _generates(scene, root):
                 continue
+            if scene.roots.fresh:
+                raise Impossible(MODULES_MADE_ANEW)
             compiled = " and its decoding compiled" if scene.on_gpu else ""
             site = scene.site(root)
             yield Candidate(

@@ -37,6 +37,7 @@ from kernelworks.diagnose.optimizations.compiler_settings import IMPL, Impl, ins
 from kernelworks.diagnose.optimizations.trial import share_saved
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.profile.budget import Budget, BudgetExceeded
+from kernelworks.records.fix import MODULES_MADE_ANEW
 
 __all__ = [
     "OPTIMIZATION",
@@ -83,6 +84,12 @@ MODES = (
     Mode("", {}, 1.0),
     Mode(" with CUDA graphs", {"mode": "reduce-overhead"}, 1.2, gpu=True),
     Mode(" with kernelworks' backend", {"backend": "kernelworks"}, 2.5),
+    Mode(
+        " with kernelworks' backend and CUDA graphs",
+        {"backend": "kernelworks", "mode": "reduce-overhead"},
+        2.7,
+        gpu=True,
+    ),
     Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
 )
 
@@ -161,7 +168,7 @@ class _Optimization:
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
         if scene.roots.fresh:
-            raise Impossible("the program makes its modules anew at each run: each would be compiled anew")
+            raise Impossible(MODULES_MADE_ANEW)
         missing = "" if scene.on_gpu else missing_compiler()
         if missing:
             raise Impossible(missing)

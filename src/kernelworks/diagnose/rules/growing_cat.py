@@ -16,7 +16,7 @@ def applies(view: View) -> Advice | None:
     if added * 8 > whole:
         return None
     high = part * view.seconds * (1 - added / max(whole, 1))
-    action = "keep the cache in one buffer and write each step into it (kw.swap does so for DynamicCache)"
+    action = "keep the cache in one buffer, write each step into it (kernelworks.swap does it for a DynamicCache)"
     return Advice("a growing cache copied at every step", action, 0.7 * high, high)
 
 

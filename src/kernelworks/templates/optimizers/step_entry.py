@@ -27,7 +27,10 @@ from kernelworks.templates.step import Draw, Numbers, Step, Tensors64
 __all__ = ["OfOptimizer", "Optimizer", "mutants_of", "template_of"]
 
 RUNNING_FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "sqrt": square_root}
-EXACT_FUNCTIONS: dict[str, Callable[..., Tensor]] = {"where": torch.where, "abs": torch.abs, "sqrt": torch.sqrt}
+EXACT_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "where": lambda condition, a, b: torch.where(torch.as_tensor(condition), a, b),  # also a condition of numbers
+    "abs": torch.abs, "sqrt": torch.sqrt,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,20 @@ import torch
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.optimizer.optimizer_table.contract import TABLE
 
-__all__ = ["ADADELTA_", "ADAGRAD_", "ADAM_", "LION_", "RMSPROP_", "adadelta_", "adagrad_", "adam_", "lion_", "rmsprop_"]
+__all__ = [
+    "ADADELTA_",
+    "ADAGRAD_",
+    "ADAM_",
+    "LION_",
+    "MUON_MOMENTUM_",
+    "RMSPROP_",
+    "adadelta_",
+    "adagrad_",
+    "adam_",
+    "lion_",
+    "muon_momentum_",
+    "rmsprop_",
+]
 
 
 def adadelta_(
@@ -222,6 +235,49 @@ def lion_(
 
 
 LION_ = TABLE.op("lion_")
+
+
+def muon_momentum_(
+    params: Sequence[Array],
+    grads: Sequence[Array],
+    momentum_buffers: Sequence[Array],
+    *,
+    momentum: float,
+    nesterov: bool = False,
+    kernel: str | None = None,
+) -> None:
+    """One step, in place, over lists of tensors.
+
+    With::
+
+        m <- mu m + (1-mu) g
+        p <- (1-mu) g + mu m where nesterov and m else: the update that is made orthogonal
+
+    where g is the gradient (its negative where ``maximize``), t is
+    ``step`` and wd is ``weight_decay``.
+
+    Args:
+        params: the tensors p, float32, bfloat16 or float16, any strides.
+        grads: one for each parameter, of its shape and dtype.
+        momentum_buffers: m, one for each parameter, of its shape; of its dtype or float32.
+        momentum: a number of at least 0, finite in float32.
+        nesterov: whether the update takes the gradient once more.
+        kernel: the name of one implementation; by default the dispatcher chooses.
+
+    Returns None: params and states are overwritten. There is no gradient through a step: the op runs outside autograd,
+    and parameters that require grad are accepted. No tensor that is written may share memory with another.
+
+    Error bound: a running error analysis of the step in float32, and the rounding of each result to its dtype.
+    Cost: 13 operations an element; reads 3 tensors once and writes 2 once.
+    Raises: TypeError, ValueError naming the argument, before anything is written; RuntimeError where ``kernel`` cannot
+    run.
+    Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; torch.optim.Muon.
+    """
+    with torch.no_grad():
+        MUON_MOMENTUM_.call(params, grads, momentum_buffers, momentum, nesterov, None, kernel)
+
+
+MUON_MOMENTUM_ = TABLE.op("muon_momentum_")
 
 
 def rmsprop_(

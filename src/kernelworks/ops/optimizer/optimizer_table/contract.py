@@ -284,4 +284,57 @@ LION = Optimizer(
     },
 )  # fmt: skip
 
-TABLE = OptimizerTable.of(__file__, (ADADELTA, ADAGRAD, ADAM, LION, RMSPROP))
+# ---------------------------------------------------------------- muon_momentum_
+
+
+def _muon_momentum(p: Tensor, g: Tensor, m: Tensor, *, momentum: float, nesterov: bool) -> Tensors:
+    """As torch has it, also of infinities. p is written and not read."""
+    m = m.lerp(g, 1.0 - momentum)
+    return g.lerp(m, momentum) if nesterov else m, m
+
+
+def _muon_momentum_by_torch(
+    params: Any, grads: Any, momentum_buffers: Any, *, momentum: float, nesterov: bool, foreach: bool | None
+) -> None:
+    """What torch.optim.Muon does before it makes the update orthogonal."""
+    for p, g, m in zip(params, grads, momentum_buffers, strict=True):
+        m.lerp_(g, 1.0 - momentum)
+        p.copy_(g.lerp(m, momentum) if nesterov else m)
+
+
+MUON_MOMENTUM = Optimizer(
+    name="muon_momentum_",
+    formula="m <- mu m + (1-mu) g, p <- (1-mu) g + mu m where nesterov and m else: the update that is made orthogonal",
+    source="Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; torch.optim.Muon",
+    states={"m": "momentum_buffers"},
+    numbers={"momentum": Real(0.95, least=0.0), "nesterov": Flag()},
+    constants={"keep": "momentum", "take": "1 - momentum", "ahead": "nesterov"},
+    # From the nearer end, as torch: so an infinity or NaN gives what it gives there.
+    steps={
+        "d": "g - m", "m": "where(take * 1.0 < 0.5, m + take * d, g - keep * d)", "e": "m - g",
+        "n": "where(keep * 1.0 < 0.5, g + keep * e, m - take * e)", "p": "where(ahead * 1.0 > 0.5, n, m)",
+    },
+    definition=_muon_momentum,
+    torch=_muon_momentum_by_torch,
+    draws={"momentum_buffers": Draw(scale=0.5)},
+    usual={"momentum": 0.95, "nesterov": True},
+    tries={
+        "plain": {"nesterov": False}, "no memory": {"momentum": 0.0}, "half": {"momentum": 0.5},
+        "short memory": {"momentum": 0.25}, "all memory": {"momentum": 1.0},
+        "plain and short": {"momentum": 0.25, "nesterov": False},
+    },
+    mutants={
+        "not ahead": ({"p": "m"}, "nesterov is not looked at"),
+        "the gradient undamped": ({"p": "where(ahead * 1.0 > 0.5, g + keep * m, m)"}, "SGD's way to look ahead"),
+        "a sum": ({"m": "keep * m + g"}, "the gradient is added whole"),
+        "the average of before": ({"p": "where(ahead * 1.0 > 0.5, take * g + keep * (m - take * d), m)"},
+                                  "the momentum before this step"),
+        "added to p": ({"p": "p + where(ahead * 1.0 > 0.5, n, m)"}, "what stood in p is read"),
+    },
+    wrong_numbers={
+        "momentum swapped": ({"momentum": lambda n: 1.0 - n["momentum"]}, "the weights of m and g are swapped"),
+        "always ahead": ({"nesterov": lambda n: True}, "nesterov without being asked"),
+    },
+)  # fmt: skip
+
+TABLE = OptimizerTable.of(__file__, (ADADELTA, ADAGRAD, ADAM, LION, MUON_MOMENTUM, RMSPROP))

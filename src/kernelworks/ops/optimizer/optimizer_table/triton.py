@@ -136,6 +136,31 @@ lion_forward, lion_prepare = steps(
 
 
 @kernel
+def muon_momentum_element(place, g, number):
+    p = place[0]
+    m = place[1]
+    keep = number[0]
+    take = number[1]
+    ahead = number[2]
+    d = g - m
+    m = tl.where(take * 1.0 < 0.5, m + take * d, g - keep * d)
+    e = m - g
+    n = tl.where(keep * 1.0 < 0.5, g + keep * e, m - take * e)
+    p = tl.where(ahead * 1.0 > 0.5, n, m)
+    return p, m
+
+
+muon_momentum_forward, muon_momentum_prepare = steps(
+    __file__,
+    muon_momentum_element,
+    ("params", "grads", "momentum_buffers"),
+    ("params", "momentum_buffers"),
+    ("momentum", "nesterov"),
+    {"keep": "momentum", "take": "1 - momentum", "ahead": "nesterov"},
+)
+
+
+@kernel
 def rmsprop_element(place, g, number):
     p = place[0]
     v = place[1]
