@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The multi-head module is made when it is first asked for: a third of a second goes to torch's source."""
+    """The multi-head module is made when it is first asked for: all of torch's functional.py is compiled for it."""
     if name != "MultiheadAttention":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kernelworks.nn.multihead_attention import MultiheadAttention as made

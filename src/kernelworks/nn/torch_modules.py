@@ -92,7 +92,7 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 @functools.cache
 def only_calls() -> tuple[tuple[Any, str], ...]:
     """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS`` or ``TWINS``, each with the
-    function's name. All of torch.nn's are looked at, which takes a tenth of a second of the package's start."""
+    function's name. All of torch.nn's are looked at, once: two modules ask as the package starts."""
     return tuple(_only_calls())
 
 
