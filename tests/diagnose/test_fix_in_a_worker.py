@@ -96,7 +96,7 @@ def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, mon
     assert time.monotonic() - begun < 120  # it would never end
     assert found.fix is not None and found.hotspots
     one = next(each for each in found.fix.optimizations if each.optimization == "predict chatter")
-    assert one.outcome == NOT_TRIED and "the budget was over" in one.why and one.needs_s == 6.0
+    assert one.outcome == NOT_TRIED and "the budget" in one.why and one.needs_s > 3.0  # it may be over before it begins
 
 
 def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:

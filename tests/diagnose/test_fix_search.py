@@ -344,7 +344,7 @@ def test_a_prediction_that_takes_long_leaves_what_is_promising_its_try(
 ) -> None:
     found = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, compiles=60.0), budget_s=6.0)
     assert in_place(found) == ["quick"] and not found.refused
-    assert "was over before the end of compiling" in found.optimizations[1].why
+    assert "its share of the budget of 6 s was over before the end of compiling" in found.optimizations[1].why
     asked = fixed(model, monkeypatch, Stand("quick", 0.5), Stand("slow", 0.9, asks=25.0), budget_s=40.0)
     assert in_place(asked) == ["quick", "slow"]  # again, with more of the budget, when the first had had its try
 

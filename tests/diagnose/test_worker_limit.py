@@ -53,6 +53,15 @@ def test_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.ends_after(budget=100.0) == pytest.approx(100.0, abs=1)
 
 
+def test_who_waits_for_what_is_built_beside_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    limit = WorkerLimit(1, lambda: clock.now < 500.0)
+    limit.begin(SILENT_S)
+    while not limit.is_reached(float("inf")):
+        clock.now += 0.25
+    assert "hung" in limit.cause and 500.0 + REST_S <= clock.now < 500.0 + REST_S + 1
+
+
 def test_what_says_something_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     clock.share = 1.0

@@ -14,6 +14,7 @@ from kernelworks.learn.compiler_words import integer_quotients
 from kernelworks.learn.compiling import CompilerMessage, NotCompiled, build_to_check
 from kernelworks.learn.exercise import exercise_named
 from kernelworks.learn.progress import FOLDER, folder_of_learner
+from kernelworks.learn.timing import _ratio
 
 AFFINE = 'extern "C" void affine(const float* x, float w, float b, float* y, long n) {\n'
 LOOP = "for (long i = 0; i < n; ++i)"
@@ -99,6 +100,13 @@ def test_a_changed_first_line_is_told(tmp_path: Path) -> None:
     assert "the check calls; the file has mine" in renamed.text
     (plain,) = checked(tmp_path, "affine", "// affine\n" + AFFINE.replace('extern "C" ', "") + body).messages
     assert plain.line == 2 and plain.text == 'extern "C" is missing before void affine'
+
+
+def test_a_core_that_was_lent_out_makes_no_file_slow() -> None:
+    samples = {"yours": [2.0, 40.0, 44.0], "solution": [2.0, 2.0, 2.0]}
+    assert _ratio(samples) == 20.0 and _ratio(samples, is_busy=True) == 1.0
+    slow = {"yours": [20.0, 40.0, 44.0], "solution": [2.0, 2.0, 2.0]}
+    assert _ratio(slow, is_busy=True) == 10.0 and _ratio({}, is_busy=True) == 0.0
 
 
 def test_a_quotient_of_integers_is_told() -> None:

@@ -1,15 +1,17 @@
 """Triton exercises, without a GPU: solutions are right in the interpreter and compile for sm_90, wrong attempts are
-refused with their sentence. Loading Triton takes longer than a check, so many files go to one process."""
+refused with their sentence."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from kernelworks.learn.checking import CheckResult, check
 from kernelworks.learn.exercise import Exercise, exercise_named, exercises
-from kernelworks.learn.triton_checking import UNTIMED_REASON, TritonCheck, check_triton_texts, compile_triton_files
+from kernelworks.learn.triton_checking import UNTIMED_REASON, check_triton_texts, compile_triton_files
 
 IN_TRITON = [exercise for exercise in exercises().values() if exercise.language == "triton"]
 
@@ -20,17 +22,17 @@ def texts_of(exercise: Exercise) -> list[str]:
     return [*(path.read_text(encoding="utf-8") for path in paths), *(wrong.text for wrong in exercise.wrong)]
 
 
-@pytest.fixture(scope="module")
-def checks() -> dict[str, list[TritonCheck]]:
-    """By exercise, of all its files."""
-    given = [(exercise, text) for exercise in IN_TRITON for text in texts_of(exercise)]
-    found = iter(check_triton_texts(given))
-    return {exercise.name: [next(found) for _ in texts_of(exercise)] for exercise in IN_TRITON}
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks run in forks of a process that has loaded Triton for its interpreter, which takes longer than a check."""
+    monkeypatch.setattr(sys, "executable", forked.interpreter(forked.INTERPRETER, interpreting=True))
 
 
+@pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize("exercise", IN_TRITON, ids=lambda exercise: exercise.name)
-def test_the_check_is_right_about_every_triton_file(exercise: Exercise, checks: dict[str, list[TritonCheck]]) -> None:
-    start, solution, *attempts = (one.verdict for one in checks[exercise.name])
+def test_the_check_is_right_about_every_triton_file(exercise: Exercise) -> None:
+    found = check_triton_texts([(exercise, text) for text in texts_of(exercise)])
+    start, solution, *attempts = (one.verdict for one in found)
     assert solution.right, (solution.sentence, solution.detail)
     assert not start.right
     said = {wrong.name: verdict.sentence for wrong, verdict in zip(exercise.wrong, attempts, strict=True)}
@@ -69,6 +71,7 @@ def edited(before: str, after: str) -> tuple[Exercise, str]:
     return exercise_named("triton-add"), ADD.replace(before, after)
 
 
+@pytest.mark.usefixtures("loaded")
 def test_what_is_wrong_with_a_file_is_told_with_its_line() -> None:
     refused, wrong = REFUSED, WRONG
     found = check_triton_texts([edited(before, after) for before, after, _, _ in (*refused, *wrong)])

@@ -41,6 +41,10 @@ def test_what_no_row_flows_into_stays_zero_whatever_flows_in() -> None:
     assert set(same) == {"True"} and some[-2:] == ("True", "True")
 
 
+# torch takes the logarithm of what flows in by its sign, which NaN has not: its gradient is 0 there, ours NaN.
+LOST_BY_TORCH = ("logcumsumexp",)
+
+
 @pytest.mark.parametrize("flow", [torch.inf, torch.nan])
 @pytest.mark.parametrize(
     "name", [op.name for op in ALL_OPS if op.contract.differentiable and op.contract.returned_outputs]
@@ -59,4 +63,8 @@ def test_infinity_and_nan_flow_on_as_they_do_in_torch(name: str, flow: float) ->
         found = torch.autograd.grad(output, tuple(own.values()), torch.full_like(output, flow), allow_unused=True)
         finite.append([g.isfinite() if g is not None else torch.ones_like(x, dtype=torch.bool)
                        for g, x in zip(found, own.values(), strict=True)])  # fmt: skip
+    if name in LOST_BY_TORCH and flow != flow:
+        ours, torchs = ([bool(g.any()) for g in found] for found in finite)
+        assert not any(ours) and all(torchs)
+        return
     assert all(torch.equal(a, b) for a, b in zip(*finite, strict=True))

@@ -17,7 +17,8 @@ from pathlib import Path
 # What programs load sooner or later, which takes each of them more than a second.
 PACKAGE = ("kernelworks.cli", "kernelworks.diagnose", "kernelworks.verify", "torch._dynamo")
 INTERPRETER = (
-    "kernelworks.verify.triton_interpreter", "triton.runtime.interpreter", "triton.language", "torch._dynamo",
+    "kernelworks.verify.triton_interpreter", "kernelworks.learn.worker", "triton.runtime.interpreter",
+    "triton.language", "torch._dynamo",
 )  # fmt: skip
 _starting = threading.Lock()
 PYTHON = sys.executable  # which a test may have replaced by what is made here

@@ -7,24 +7,31 @@ parametrizations and pickles work as there. What an op does not serve (float64, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernelworks.nn import functional as calls
-from kernelworks.nn.originals import shipped_forward
 from kernelworks.nn.quantized_linear import QuantizedLinear
-from kernelworks.nn.rebind import Rebinder
 from kernelworks.ops.lookup.embedding import TORCH_SIGNATURE as EMBEDDING
+
+if TYPE_CHECKING:
+    from kernelworks.nn.multihead_attention import MultiheadAttention
 
 __all__ = [
     "GELU", "CrossEntropyLoss", "Embedding", "GeluMul", "LayerNorm", "Linear", "LogSoftmax", "MultiheadAttention",
     "QuantizedLinear", "RMSNorm", "ReLU", "SiluMul", "Softmax", "Softmax2d",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The multi-head module is made when it is first asked for: all of torch's functional.py is compiled for it."""
+    if name != "MultiheadAttention":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kernelworks.nn.multihead_attention import MultiheadAttention as made
+
+    return globals().setdefault(name, made)
 
 
 class Linear(torch.nn.Linear):
@@ -106,38 +113,6 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
             input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )  # fmt: skip
-        return found
-
-
-def _multi_head() -> Callable[..., Any]:
-    """Torch's forward of its module, whose function calls ours in place of torch's. If either was replaced, or this
-    version of torch writes them otherwise, the forward that there is."""
-    shipped = shipped_forward(torch.nn.MultiheadAttention)
-    rebound = Rebinder().rebind(F.multi_head_attention_forward)
-    if rebound is None or not isinstance(shipped, FunctionType):
-        return torch.nn.MultiheadAttention.forward
-    functional = ModuleType(F.__name__)
-    vars(functional).update(vars(F), multi_head_attention_forward=rebound.function)
-    return FunctionType(shipped.__code__, shipped.__globals__ | {"F": functional}, "forward", shipped.__defaults__)
-
-
-_MULTI_HEAD = _multi_head()
-
-
-class MultiheadAttention(torch.nn.MultiheadAttention):
-    """``torch.nn.MultiheadAttention`` by ``kernelworks.linear`` and ``attention``, or ``softmax`` if the weights are
-    asked for (``need_weights``, torch's default: without it they are never stored). In inference torch has the whole
-    module in one function of its own, which runs where torch would take it.
-    """
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
-        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        found: tuple[Tensor, Tensor | None] = _MULTI_HEAD(
-            self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
         return found
 
 

@@ -11,7 +11,7 @@ import builtins
 import dis
 import functools
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -89,21 +89,31 @@ _BY_HAND: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
-def only_calls() -> Iterator[tuple[Any, str]]:
+@functools.cache
+def only_calls() -> tuple[tuple[Any, str], ...]:
     """The forwards of torch's own modules that only call one of ``TORCH_FUNCTIONS`` or ``TWINS``, each with the
-    function's name."""
+    function's name. All of torch.nn's are looked at, once: two modules ask as the package starts."""
+    return tuple(_only_calls())
+
+
+def _only_calls() -> Iterator[tuple[Any, str]]:
     for cls in vars(nn).values():
         if isinstance(cls, type) and issubclass(cls, nn.Module) and "forward" in vars(cls):
             shipped = shipped_forward(cls)
             code = getattr(shipped, "__code__", None)
             if code is None or getattr(shipped, "__closure__", None):
                 continue
-            read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-            home = read - vars(builtins).keys()
-            known = {frozenset({"F"}): TORCH_FUNCTIONS, frozenset({"torch"}): TWINS}.get(frozenset(home), {})
-            used = set(code.co_names) & known.keys()
-            if len(used) == 1:
-                yield shipped, *used
+            for home, known in (("F", TORCH_FUNCTIONS), ("torch", TWINS)):
+                used = set(code.co_names) & known.keys()
+                # The bytecode of few is read: of those whose names, attributes among them, allow it.
+                if home in code.co_names and len(used) == 1 and _globals_of(code) == {home}:
+                    yield shipped, *used
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """The names that are no builtins and that a function looks up outside of itself."""
+    read = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return read - vars(builtins).keys()
 
 
 def _by_its_function(shipped: Any, name: str) -> tuple[Any, str, Any]:

@@ -64,12 +64,12 @@ class Budget:
         if left < needs or left < 0:
             more = self.seconds + max(needs - left, -left)
             enough = rounded_up((2 if left >= 0 else 4) * more)
+            over = "its share of the budget" if left + self.kept >= 0 else "the budget"  # the rest is there for others
             raise BudgetExceeded(
                 f"{doing} takes about {needs:.2g} s, more than is left of the budget of "
                 f"{self.seconds:g} s: a budget of {enough} s would do"
                 if left >= 0
-                else f"the budget of {self.seconds:g} s was over before the end of {doing}: a budget of {enough} s "
-                "may do",
+                else f"{over} of {self.seconds:g} s was over before the end of {doing}: a budget of {enough} s may do",
                 needs_s=enough,
             )
 

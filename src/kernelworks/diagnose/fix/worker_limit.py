@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from kernelworks.machine.child_process import tree_now
@@ -22,8 +23,10 @@ class WorkerLimit:
     if a compiler is among them, and not if others have the cores.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, is_building: Callable[[], bool] = lambda: False) -> None:
+        """``is_building``: whether something is built beside that it may wait for, in silence."""
         self.cause, self.is_budget = "", False
+        self._is_building = is_building
         self._pid, self._most_bytes = pid, MEMORY_SHARE * available_bytes()
         self._ends, self._seconds = float("inf"), 0.0
         self._cpu_at_first = self._cpu_seen = self._ran_at = 0.0
@@ -55,10 +58,11 @@ class WorkerLimit:
 
     def _hangs(self, now: float) -> bool:
         tree = tree_now(self._pid)
-        if tree.compiles or tree.cpu_s != self._cpu_seen:
+        compiles = tree.compiles or self._is_building()
+        if compiles or tree.cpu_s != self._cpu_seen:
             self._cpu_seen, self._ran_at = tree.cpu_s, now
         had_its_time = tree.cpu_s - self._cpu_at_first > self._seconds
-        return not tree.compiles and (had_its_time or now - self._ran_at > REST_S)
+        return not compiles and (had_its_time or now - self._ran_at > REST_S)
 
 
 def resident_bytes(pid: int) -> int:

@@ -116,6 +116,8 @@ TEMPLATE = Scan(
     join=torch.logaddexp,
     none=-INF,
     reads_x=True,
-    cases=tuple(_own_cases()),
 )
-CONTRACT = replace(TEMPLATE.contract, bound=_bound, gradient_bound=_gradient_bound, cost=_cost)
+CONTRACT = replace(
+    TEMPLATE.contract, bound=_bound, gradient_bound=_gradient_bound, cost=_cost,
+    cases=(*TEMPLATE.contract.cases, *_own_cases()),
+)  # fmt: skip
