@@ -122,12 +122,8 @@ class Convolution(OpPackage):
             errors=errors_of(self.arguments),
         )  # fmt: skip
 
-    @functools.cached_property
-    def _check(self) -> Callable[..., None]:
-        return check_of(self.arguments)
-
     def check(self, **call: Any) -> None:
-        self._check(**call)
+        check_of(self.arguments)(**call)  # made anew: what is made at the first call only, Dynamo cannot follow
         grid, more, _ = self.call_of(call)
         sizes = tuple(call["x"].shape[2:])
         if not self.transposed:

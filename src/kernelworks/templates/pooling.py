@@ -115,12 +115,8 @@ class Pool(OpPackage):
             errors=errors_of(self.arguments),
         )  # fmt: skip
 
-    @functools.cached_property
-    def _check(self) -> Callable[..., None]:
-        return check_of(self.arguments)
-
     def check(self, **call: Any) -> None:
-        self._check(**call)
+        check_of(self.arguments)(**call)  # made anew: what is made at the first call only, Dynamo cannot follow
         size, padding = ints(call["kernel_size"], self.dims), ints(call["padding"], self.dims)
         if any(p > n // 2 for p, n in zip(padding, size, strict=True)):
             raise ValueError(f"padding must be at most half of kernel_size {size}, got {padding}")
