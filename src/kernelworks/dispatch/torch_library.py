@@ -204,6 +204,8 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
     ctx.save_for_backward(*(have[n] for n in ctx.tensor_names))
     ctx.others = {n: unread.get(n, have[n]) for n in kept if n not in ctx.tensor_names}
     ctx.kernel = have.get("op_kernel")
+    more = zip(op.contract.returned_outputs[1:], as_tuple(output)[1:], strict=True)
+    ctx.not_asked = {f"grad_{n}" for n, o in more if op._to_torch and _stands_for_none(o)}
     ctx.absent = {n for n in forward.names if have[n] is None}
     differentiable = {n.removeprefix("grad_") for n in backward.names if n.startswith("grad_")}
     rest = [o for n, o in zip(op.contract.returned_outputs, as_tuple(output), strict=True) if n not in differentiable]
@@ -211,9 +213,15 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
         ctx.mark_non_differentiable(*rest)
 
 
+def _stands_for_none(output: Tensor) -> bool:
+    """Whether it stands for an output that the call did not ask for (``Op``'s ``to_torch``)."""
+    return output.dim() == 1 and isinstance(output.shape[0], int) and output.shape[0] == 0
+
+
 def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     forward, backward = op.passes["forward"], op.passes["backward"]
     have: dict[str, Any] = dict(zip((f"grad_{n}" for n in op.contract.returned_outputs), grads, strict=True))
+    have |= dict.fromkeys(ctx.not_asked)  # a gradient without elements is no gradient, and no kernel of ours takes one
     have |= ctx.others | dict(zip(ctx.tensor_names, ctx.saved_tensors, strict=True))
     wanted = dict(zip(forward.names, ctx.needs_input_grad, strict=False))
     have["needs"] = [bool(wanted[n]) and n not in ctx.absent for n in backward.returns]
