@@ -215,7 +215,8 @@ def _setup_context(op: Any, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
 
 def _stands_for_none(output: Tensor) -> bool:
     """Whether it stands for an output that the call did not ask for (``Op``'s ``to_torch``)."""
-    return output.dim() == 1 and isinstance(output.shape[0], int) and output.shape[0] == 0
+    sizes: tuple[Any, ...] = tuple(output.shape)  # a compiler's may be no int, and is asked nothing
+    return len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] == 0
 
 
 def _backward(op: Any, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
