@@ -35,6 +35,8 @@ __all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement"
 
 SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
+NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
+GRADIENT = "gradient of "  # how the name of a gradient begins
 DRAWS = 3  # so many runs have their results perturbed
 TIES = 8  # so many if integers are compared
 
@@ -325,9 +327,9 @@ class _Trial:
         where = before.isfinite() & after.isfinite()
         if not bool(where.any()):
             return None  # empty, or NaN and infinities in the same places
-        unit = UNIT_ROUNDOFF.get(before.dtype, 0.0)
-        narrow = before.dtype in (torch.bfloat16, torch.float16)
-        factor = 1.1 if narrow else THREEFOLD
+        rounded_to = self._rounded_dtype(name, before)
+        unit = UNIT_ROUNDOFF.get(rounded_to, 0.0)
+        factor = 1.1 if rounded_to in NARROW_DTYPES else THREEFOLD
         if reference is not None and before.dtype is not torch.float64:
             where &= reference.isfinite()
             size = _norm(reference.double(), where)
@@ -347,6 +349,15 @@ class _Trial:
         now = _norm(after.double() - before.double(), where)
         bound = (1 + factor) * own + unit * size
         return self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+
+    def _rounded_dtype(self, name: str, value: Tensor) -> torch.dtype:
+        """The dtype that it was rounded to last. Autocast's products hand on gradients in 16 bits, which are float32
+        by their dtype alone: every element of such a one is a number of the 16 bits."""
+        if value.dtype is torch.float32 and name.startswith(GRADIENT):
+            for dtype in NARROW_DTYPES & set(self.sample.autocast.values()):
+                if torch.equal(value.to(dtype).float(), value):
+                    return dtype
+        return value.dtype
 
     def _scaled(
         self, name: str, was: float, now: float, bound: float, own: float, size: float, unit: float, against: str

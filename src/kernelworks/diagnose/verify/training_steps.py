@@ -2,8 +2,9 @@
 steps, from the same start with the same random numbers.
 
 The scale is the program's own rounding, as for modules alone: how far the same figures move when each op's result is
-moved by roundings. A program that does not repeat itself (other data each time) cannot be compared so, which is said,
-and speaks neither for a change nor against it.
+moved by roundings, and under autocast, how far they lie from those without it: a sum of many numbers that 16 bits round
+alike is off by more than numbers moved at random show. A program that does not repeat itself (other data each time)
+cannot be compared so, which is said, and speaks neither for a change nor against it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ from kernelworks.diagnose.verify.precision import PerturbedRounding
 __all__ = ["STEPS", "same_steps"]
 
 STEPS = 3
-DRAWS = 2
+DRAWS, MORE_DRAWS = 2, 6  # so many if something differs: the most of two draws of one number is often small
 COPIES = 17  # so many times the parameters' bytes are in use at once
 GROWS = 3.0  # an error may grow so many times, beyond the program's own rounding
 # A step rounds a parameter twice where it lies (decay, update), which the rounding of results does not show. Two runs
@@ -79,14 +80,43 @@ def _same_steps(
     reference = scene.keep(("steps as it was", key), lambda: _steps(scene, was))
     if not scene.keep(("steps repeat", key), lambda: _repeats(reference, _steps(scene, was))):
         return None
-    own = scene.keep(("steps with roundings", key), lambda: [_steps(scene, was, seed) for seed in range(DRAWS)])
-    worst = _judged(reference, _steps(scene, changed), own)
+    own: list[_Learned] = scene.keep(("steps with roundings", key), lambda: _own_steps(scene, was))
+    now = _steps(scene, changed)
+    worst = _judged(reference, now, own)
+    if worst is not None and len(own) < MORE_DRAWS:
+        own += [_steps(scene, was, seed) for seed in range(DRAWS, MORE_DRAWS)]
+        worst = _judged(reference, now, own)
     if worst is None:
         return Agreement(0.0, 0.0, True, "", ROUNDING)
     if not _repeats(reference, _steps(scene, was)):
         return None  # something that is not ours to put back has changed meanwhile
     name, after, off = worst
     return Agreement(off, after, False, f"after {STEPS} steps, worst in {name}", ROUNDING)
+
+
+def _own_steps(scene: Scene, was: CombinedChange) -> list[_Learned]:
+    """The steps as the program's own rounding might move them."""
+    found = [_steps(scene, was, seed) for seed in range(DRAWS)]
+    if any(sample.autocast for sample in scene.roots.samples):
+        with contextlib.suppress(RuntimeError, TypeError), _without_autocast():  # a program may rely on its dtypes
+            found.append(_steps(scene, was))
+    return found
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Regions of autocast that are entered meanwhile do nothing."""
+    entered: Callable[[Any], Any] = torch.autocast.__enter__
+
+    def disabled(self: torch.autocast) -> Any:
+        self._enabled = False
+        return entered(self)
+
+    torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = entered  # type: ignore[method-assign]
 
 
 def _fits_in_memory(parameters: Iterable[Tensor]) -> bool:

@@ -1,0 +1,110 @@
+"""Gradients that autocast rounds to 16 bits, and steps that such roundings carry away, are held to those roundings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelworks.diagnose.optimization import Scene
+from kernelworks.diagnose.sites.modules import Sample, find_roots
+from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.diagnose.verify.training_steps import same_steps
+from kernelworks.profile.program import Program
+
+BF16 = torch.bfloat16
+
+
+class _WideBias(torch.autograd.Function):
+    """A linear layer in 16 bits whose gradient of the bias is summed and left in float32, times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.factor = factor
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, weight = ctx.saved_tensors
+        of_x = (grad @ weight.to(BF16)).to(x.dtype)
+        return of_x, (grad.T @ x.to(BF16)).float(), grad.float().sum(0) * ctx.factor, None
+
+
+@contextlib.contextmanager
+def wide_bias(layer: nn.Module, factor: float) -> Iterator[None]:
+    plain = layer.forward
+    layer.forward = lambda x: _WideBias.apply(x, layer.weight, layer.bias, factor)  # type: ignore[no-untyped-call]
+    yield
+    layer.forward = plain
+
+
+@pytest.mark.parametrize(("factor", "agrees"), [(1.0, True), (1.02, False)])
+def test_a_gradient_that_is_rounded_less_agrees_and_a_wrong_one_does_not(factor: float, agrees: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(32, 3), torch.randn(4096, 32)
+    sample = Sample(layer, (x,), {}, False, training=True, modes=(True,), autocast={"cpu": BF16}, recording=True)
+    found = compare([sample], changed=lambda module: wide_bias(module, factor), whole=True)
+    assert found.agrees == agrees and found.against, found
+
+
+class Temperature(nn.Module):
+    """A loss of ``t``, whose gradient is a small difference of sums that bfloat16 rounds alike, and of ``plain``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.t, self.plain = nn.Parameter(torch.tensor(2.6)), nn.Parameter(torch.tensor(0.5))
+        self.features = nn.Buffer(1 + 0.003 * torch.randn(512, 128))
+
+    def forward(self) -> Tensor:
+        products = (self.features @ self.features.T) * (self.t.exp() / 128)
+        return F.cross_entropy(products, torch.arange(512)) + (self.plain - 3).square()
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    entered = torch.autocast.__enter__
+
+    def disabled(self: torch.autocast) -> Any:
+        self._enabled = False
+        return entered(self)
+
+    torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
+    yield
+    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def rate(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    optimizer.param_groups[0]["lr"] *= 3
+    yield
+    optimizer.param_groups[0]["lr"] /= 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "agrees"), [(lambda optimizer: without_autocast(), True), (rate, False)], ids=["wider", "rate"]
+)
+def test_steps_may_be_as_far_off_as_16_bits_carry_them(
+    changed: Callable[[torch.optim.Optimizer], contextlib.AbstractContextManager[None]], agrees: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Temperature()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", BF16):
+            loss = model()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    roots = find_roots(step)
+    scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
+    found = same_steps(scene, changed(optimizer))
+    assert found is not None and found.agrees == agrees, found
