@@ -161,7 +161,11 @@ def _duel(
 
 @contextlib.contextmanager
 def isolate_compilation(device: torch.device) -> Iterator[None]:
-    """Apart from the compilation that goes on: its tracing, its metrics, its random numbers."""
+    """Apart from the compilation that goes on: its tracing, its metrics, its random numbers.
+
+    Backward passes run in this thread meanwhile. A GPU's otherwise run in one of autograd's own; the first of a region
+    is compiled there, and would wait for Dynamo's lock on compilations, which this thread holds: for ever.
+    """
     from torch._dynamo.utils import get_metrics_context
 
     devices = [device.index or 0] if device.type == "cuda" else []
@@ -169,7 +173,8 @@ def isolate_compilation(device: torch.device) -> Iterator[None]:
     before = dict(vars(metrics))
     vars(metrics).update(_level=0, _metrics={})  # a backward that compiles here is no part of the program's
     try:
-        with torch._guards.tracing(None), torch.random.fork_rng(devices=devices):
+        apart = torch._guards.tracing(None), torch.random.fork_rng(devices=devices)
+        with apart[0], apart[1], torch.autograd.set_multithreading_enabled(False):
             yield
     finally:
         vars(metrics).update(before)
@@ -234,7 +239,7 @@ def pass_speedups(op_call: OpCall, kernels: tuple[str, str], words: str) -> tupl
 
 
 def _drawn(op_call: OpCall) -> tuple[Any, ...]:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(op_call.args[0].device).manual_seed(0)
     return tuple(_like(a, None, generator).detach() if isinstance(a, Tensor) else a for a in op_call.args)
 
 
@@ -246,7 +251,7 @@ def _waiting(op_call: OpCall) -> Callable[[], None] | None:
 def inputs_of(op_call: OpCall, region: Region, given: Mapping[fx.Node, Any]) -> list[Tensor]:
     """Tensors that look as the region's inputs do: the program's own where it hands them in, drawn ones elsewhere, and
     masks that hide nothing."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(op_call.args[0].device).manual_seed(0)
     clear = _clear(op_call)
     drawn = [_like(value_of(node), given.get(node), generator) for node in region.inputs]
     return [
@@ -276,7 +281,7 @@ def _like(value: Tensor, own: Any, generator: torch.Generator) -> Tensor:
     extent = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if value.numel() else 0
     if is_inexact(value.dtype):
         kind = torch.complex64 if value.dtype.is_complex else torch.float32
-        flat = torch.randn(extent, dtype=kind, generator=generator).to(value.dtype)
+        flat = torch.randn(extent, dtype=kind, generator=generator, device=generator.device).to(value.dtype)
     else:  # a mask that hides nothing; else the first of any table
         flat = torch.full((extent,), value.dtype is torch.bool, dtype=value.dtype)
     made = flat.to(value.device).as_strided(value.shape, value.stride())
