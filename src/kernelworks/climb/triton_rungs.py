@@ -6,7 +6,6 @@ Both come to the same kernel: signature, constants and options are made by the f
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from kernelworks.climb.ladder import Rung
 from kernelworks.climb.problem import Inputs, Problem, Size
 from kernelworks.climb.sass import hot_loop_of
 from kernelworks.machine import gpu, has_gpu
+from kernelworks.machine.source_module import execute_file
 
 __all__ = ["CompiledLaunch", "TritonLoader", "compile_triton_rung", "rung_function"]
 
@@ -67,11 +67,8 @@ def rung_function(rung: Rung, symbol: str) -> Callable[..., Any]:
     """The function that a rung's file defines. Raises BuildError if the file cannot be loaded or has none."""
     key = (str(rung.path), rung.path.stat().st_mtime_ns)
     if key not in _loaded:
-        spec = importlib.util.spec_from_file_location(f"rung_{rung.path.stem}", rung.path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            module = execute_file(f"rung_{rung.path.stem}", rung.path)
         except Exception as error:
             raise BuildError(f"{rung.path.name}: {type(error).__name__}: {error}") from error
         _loaded[key] = module

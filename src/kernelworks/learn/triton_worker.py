@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import os
 import signal
@@ -31,6 +30,7 @@ from kernelworks.learn.triton_memory import Memory, region_of, watched_by
 from kernelworks.learn.triton_sentences import KernelFault, order_sentence, tf32_sentence, undefined_sentence
 from kernelworks.learn.worker import close_buffers, differing_bits, observe
 from kernelworks.learn.worker_process import PRINT_MARK
+from kernelworks.machine.source_module import execute_file
 
 __all__ = ["RefusedFile", "file_line", "function_of"]
 
@@ -61,11 +61,8 @@ def file_line(error: BaseException, path: str) -> int:
 
 def function_of(path: str, symbol: str) -> Callable[..., Any]:
     """The learner's function. Raises RefusedFile."""
-    spec = importlib.util.spec_from_file_location("learner", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = execute_file("learner", Path(path))
     except SyntaxError as error:
         raise RefusedFile(error.lineno or 0, f"{error.msg}: this is no Python") from None
     except Exception as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from kernelworks.machine.source_module import execute_file
 
 __all__ = ["LoadedCandidate", "Modules", "extension", "module_of"]
 
@@ -17,12 +17,7 @@ def module_of(name: str, source: str, folder: Path) -> ModuleType:
     path = folder / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return execute_file(name, path, is_imported=True)
 
 
 class Modules:
