@@ -3,6 +3,8 @@ that gradients made for a 1 and multiplied afterwards would be lost in float16."
 
 from __future__ import annotations
 
+import functools
+
 import forked
 import pytest
 import torch
@@ -56,14 +58,15 @@ def test_infinity_and_nan_flow_on_as_they_do_in_torch(name: str, flow: float) ->
     made = case.make(torch.Generator().manual_seed(0), torch.float32)
     names = op.passes["forward"].names
     finite = []
-    for function in (op, op.composite):
+    lost = name in LOST_BY_TORCH and flow != flow
+    for function in (functools.partial(op, kernel="scalar") if lost else op, op.composite):
         own = {n: made[n].clone().requires_grad_() for n in op.contract.differentiable if made.get(n) is not None}
         outputs = function(*((made | own).get(n) for n in names))
         output = outputs[0] if isinstance(outputs, tuple) else outputs
         found = torch.autograd.grad(output, tuple(own.values()), torch.full_like(output, flow), allow_unused=True)
         finite.append([g.isfinite() if g is not None else torch.ones_like(x, dtype=torch.bool)
                        for g, x in zip(found, own.values(), strict=True)])  # fmt: skip
-    if name in LOST_BY_TORCH and flow != flow:
+    if lost:
         ours, torchs = ([bool(g.any()) for g in found] for found in finite)
         assert not any(ours) and all(torchs)
         return
