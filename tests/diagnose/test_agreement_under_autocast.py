@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.diagnose.sites.modules import Sample, find_roots
+from kernelworks.diagnose.verify import training_steps
 from kernelworks.diagnose.verify.agreement import compare
 from kernelworks.diagnose.verify.training_steps import same_steps
 from kernelworks.profile.program import Program
@@ -67,19 +68,6 @@ class Temperature(nn.Module):
 
 
 @contextlib.contextmanager
-def without_autocast() -> Iterator[None]:
-    entered = torch.autocast.__enter__
-
-    def disabled(self: torch.autocast) -> Any:
-        self._enabled = False
-        return entered(self)
-
-    torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
-    yield
-    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
 def rate(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     optimizer.param_groups[0]["lr"] *= 3
     yield
@@ -87,7 +75,9 @@ def rate(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "agrees"), [(lambda optimizer: without_autocast(), True), (rate, False)], ids=["wider", "rate"]
+    ("changed", "agrees"),
+    [(lambda optimizer: training_steps._without_autocast(), True), (rate, False)],
+    ids=["wider", "rate"],
 )
 def test_steps_may_be_as_far_off_as_16_bits_carry_them(
     changed: Callable[[torch.optim.Optimizer], contextlib.AbstractContextManager[None]], agrees: bool
