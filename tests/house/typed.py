@@ -55,6 +55,8 @@ def ops(x: Tensor, a: Arrays, ids: Tensor, target: Tensor) -> None:
     assert_type(kw.argmax(x) + kw.argmin(x, 0), Tensor)
     assert_type(kw.kernel_matrix(x, x, 0.5, "matern32"), Tensor)
     assert_type(kw.kernel_matrix(a, a, 2), Arrays)
+    assert_type(kw.linear_kernel(x, x) + kw.polynomial_kernel(x, x, 2, 0.5), Tensor)
+    assert_type(kw.laplacian_kernel(a, a, gamma=0.5), Arrays)
     assert_type(kw.kernel_matmul(x, x, x, 2), Tensor)
     assert_type(kw.kernel_matmul(a, a, a, 0.5), Arrays)
     assert_type(kw.kernel_matmul(x, x, x, x), Tensor)
