@@ -3,8 +3,8 @@
 | column | from |
 |---|---|
 | verified on | the certificates that ship with the package (``dispatch/certified``) |
-| chosen at | the tuning records that ship (``dispatch/timed``): of the calls raced, those that a kernel is taken for |
-| share of the limit, over the strongest peer | ``benchmarks/results/h200-ops.json``, the tuning records |
+| chosen at | the tuning records that ship (``dispatch/timed``): of their calls, those that a kernel is taken for |
+| share of the limit, over the strongest baseline | ``benchmarks/results/h200-ops.json``, the tuning records |
 
 Only what speaks of a kernel's source as it lies here counts: a certificate or a figure of another source is none.
 Nothing is read from this machine's cache, so the page is the same on every machine.
@@ -38,14 +38,14 @@ __all__ = ["Figure", "Records", "fits", "lines_of", "page", "short"]
 RESULTS = "benchmarks/results"
 NONE = "none"
 TORCH = "torch"
-PEERS = {"eager": "torch", "inductor": "torch.compile", "compile": "torch.compile", "flash2": "FlashAttention-2"}
+BASELINES = {"eager": "torch", "inductor": "torch.compile", "compile": "torch.compile", "flash2": "FlashAttention-2"}
 # The instruction sets of a kind of CPU, by the last word of its name.
 WIDTHS = {"base": frozenset[str](), "avx2": AVX2, "avx512f": AVX512, "avx512_bf16": AVX512 | {"avx512_bf16"}}
 HEAD = """# What is on record of each op
 
-For each op and kernel: on which kinds of machine it is verified, at how many of the calls that were raced it is
-chosen, which share of the limit it reaches, and how it compares with the strongest peer that was timed beside it. This
-page is made of the certificates and tuning records that ship with the package and of
+For each op and kernel: on which kinds of machine it is verified, at how many of the benchmarked calls it is chosen,
+which share of the limit it reaches, and how it compares with the strongest baseline timed beside it. This page is made
+of the certificates and tuning records that ship with the package and of
 [benchmarks/results](../../benchmarks/results) by `python tools/reference_pages.py`; a test checks that it is current.
 What was verified or timed of another source than the one that lies here is left out. "none" is what nothing on record
 speaks of.
@@ -57,9 +57,9 @@ speaks of.
 - **share of the limit**: median, least and most of the cases. *Of a copy*: of the time of a device copy of the same
   bytes. *Of the copy rate*: of that of 1 GiB. *Of the peak*, *of the read rate*, *of the exp rate*: of the roofline of
   measured peaks, by what limits the case there.
-- **over the strongest peer**: the quickest other variant's time over this one's, median, least and most of the cases,
-  and the peers that were quickest. Below 1x the peer is quicker. On a CPU the peer of a tuning record is torch's own
-  function, or torch.compile where that was timed beside it and was quicker.
+- **over the strongest baseline**: the time of the quickest other variant over this one's, median, least and most of the
+  cases, and which variants those were. Below 1x the other is quicker. On a CPU the baseline of a tuning record is
+  torch's own function, or torch.compile where that was timed beside it and quicker.
 
 The cases of these figures one by one: [results](results.md). What each op computes: [ops and kernels](ops.md).
 """
@@ -82,8 +82,8 @@ class Figure:
     kernel: str
     kind: str
     pass_: str
-    over: float  # the quickest peer's time over this kernel's
-    peer: str
+    over: float  # the quickest baseline's time over this kernel's
+    baseline: str
     share: float | None = None
     limit: str = ""  # what the share is of
 
@@ -143,7 +143,7 @@ class Records:
                 share, limit = _roofline_share(row, peaks)
             yield Figure(
                 row["op"], row["kernel"], found["machine"]["kind"], row["pass"], row["over_best"],
-                PEERS.get(row["best"], row["best"]), share, limit,
+                BASELINES.get(row["best"], row["best"]), share, limit,
             )  # fmt: skip
 
     def _race_figures(self, known: Iterable[Figure]) -> Iterable[Figure]:
@@ -156,19 +156,19 @@ class Records:
                 told_of = ("forward", "backward") if t.pass_ == "training" else ("forward",)
                 if any((t.op, kernel, kind, pass_) in told for kernel in kernels for pass_ in told_of):
                     continue
-                peer, us = beside.get(t.whole.ours_us, (TORCH, t.whole.torch_us))
+                baseline, us = beside.get(t.whole.ours_us, (TORCH, t.whole.torch_us))
                 for kernel in dict.fromkeys(kernels):
-                    yield Figure(t.op, kernel, kind, t.pass_, us / t.whole.ours_us, peer)
+                    yield Figure(t.op, kernel, kind, t.pass_, us / t.whole.ours_us, baseline)
 
     def _variants_of_medians(self) -> dict[float, tuple[str, float]]:
-        """The quickest peer and its time, by our time: tuning records that were made of medians have the same."""
+        """The quickest baseline and its time, by our time: tuning records that were made of medians have the same."""
         found = {}
         for path in sorted((self.root / RESULTS).glob("ops-*-threads.json")):
             for row in self._read(path.name)["rows"]:
                 us = dict(row["us"])
                 ours = us.pop("ours")
                 name = min(us, key=us.__getitem__)
-                found[ours] = (PEERS.get(name, name), us[name])
+                found[ours] = (BASELINES.get(name, name), us[name])
         return found
 
     def chosen(self, op: str) -> dict[str, dict[tuple[str, str], tuple[int, int]]]:
@@ -234,8 +234,8 @@ def _shares(figures: Iterable[Figure]) -> str:
 def _beside(figures: Iterable[Figure]) -> str:
     parts = []
     for place, group in _by_place(figures, lambda f: ""):
-        peers = ", ".join(name for name, _ in Counter(f.peer for f in group).most_common())
-        parts.append(f"{place} {_span([f.over for f in group], quantity.ratio)} {peers}")
+        names = ", ".join(name for name, _ in Counter(f.baseline for f in group).most_common())
+        parts.append(f"{place} {_span([f.over for f in group], quantity.ratio)} {names}")
     return "; ".join(parts) or NONE
 
 
@@ -310,7 +310,7 @@ def page(root: Path) -> str:
     for family in dict.fromkeys(op.contract.family for op in ops):
         lines += [
             "", f"## {family}", "",
-            "| op | kernel | verified on | chosen at | share of the limit | over the strongest peer |",
+            "| op | kernel | verified on | chosen at | share of the limit | over the strongest baseline |",
             "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for op in (o for o in ops if o.contract.family == family):

@@ -98,7 +98,7 @@ def test_calls_are_counted_for_whoever_their_record_takes(on_record: Any) -> Non
     assert "AMD" not in on_record(races=[stale])
 
 
-def test_figures_of_a_gpu_say_their_share_and_the_strongest_peer(on_record: Any) -> None:
+def test_figures_of_a_gpu_say_their_share_and_the_strongest_baseline(on_record: Any) -> None:
     rows = [_row(), _row(over_best=0.75, best="eager"), _row(over_best=0.75, best="eager")]
     expected = (
         "| none | none | H200 forward 90% of a copy | H200 forward 0.750x (0.750x to 1.25x) torch, torch.compile |"
