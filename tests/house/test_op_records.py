@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import op_records
+from kernelworks.contract import Request, TensorSpec
 from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.certificates import Certificate
 from kernelworks.dispatch.tuning_records import RaceResult, TuningRecord
+from kernelworks.measure.roofline.bound import Bound
 from kernelworks.ops import op_named
 
 H200, ZEN = "sm_90-nvidia_h200", "x86_64-amd-family25-model17-avx512_bf16"
 OP = op_named("relu")
+X = TensorSpec((3, 4), torch.bfloat16, (1, 3), "cpu")
 
 
 def _certificate(kernel: str, kind: str) -> Certificate:
@@ -106,3 +110,25 @@ def test_figures_of_a_gpu_say_their_share_and_the_strongest_baseline(on_record: 
     assert expected in on_record(rows=rows)
     for wrong in ({"source_hash": "another"}, {"wrong": True}, {"failed": "why"}, {"kernel": "no_such"}):
         assert "H200" not in on_record(rows=[_row(**wrong)])
+
+
+def test_a_call_on_record_is_read_back_only_where_its_words_say_all_of_it() -> None:
+    request = Request("relu", "forward", {"x": X}, 2)
+    words = tuning_records.call_of(request), tuning_records.bucket_of(OP.contract, request)
+    race = dataclasses.replace(_race("avx2", 1.0, 2.0), call=words[0], bucket=words[1])
+    assert words[0] == "x bf16[3,4] by [1,3]" and op_records.request_of(OP, race) == request
+    for other in ({"bucket": "x f32"}, {"call": "x 3 tensors 0f"}, {"call": "y bf16[3,4]"}, {"pass_": "training"}):
+        assert op_records.request_of(OP, dataclasses.replace(race, **other)) is None
+
+
+def test_a_peak_that_something_exceeds_is_none(monkeypatch: pytest.MonkeyPatch, on_record: Any) -> None:
+    least = Bound(1e-6, "memory DRAM", "DRAM read 9 GB/s", {"dispatch": 0.0, "memory": 1e-6}, "DRAM")
+    monkeypatch.setattr(op_records.Records, "_cpu_peaks", lambda self: {ZEN: object()})
+    monkeypatch.setattr(op_records, "request_of", lambda op, t: Request("relu", "forward", {"x": X}, 2))
+    monkeypatch.setattr(op_records, "limit_of_call", lambda *given: least)
+    zen = "AMD 25.17 forward"
+    lines = on_record(races=[_race("avx2", 2.0, 8.0), _race("avx512", 5.0, 4.0)])
+    assert f"{zen} 1/2 | {zen} 50% of the DRAM rate | {zen} 4.00x torch |" in lines
+    assert f"| {zen} 20% of the DRAM rate | {zen} 0.800x torch |" in lines
+    assert f"{zen} 1/2 | {zen} 25% of the DRAM rate | none |" in lines  # torch, which runs the second
+    assert "of the DRAM rate" not in on_record(races=[_race("avx2", 2.0, 8.0), _race("avx512", 0.5, 4.0)])
