@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.order import CUDA_GRAPHS
 from kernelworks.diagnose.optimization import CombinedChange, Scene
 from kernelworks.diagnose.optimizations.alike_layers import changed_roots
 from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
-__all__ = ["CLOSE", "duel", "is_close_rival"]
+__all__ = ["CLOSE", "duel", "is_awaited", "is_close_rival"]
 
 RACED_SITES = ("module", "function", "everywhere")  # sites that a race of modules tells of: no optimizer steps in one
 CLOSE = 0.15  # of the time that remains with either: predictions that are closer do not tell them apart
@@ -31,6 +32,15 @@ def is_close_rival(one: Try, rival: Try) -> bool:
     if one.saves is None or rival.saves is None:
         return False
     return 1 - one.saves <= (1 + CLOSE) * (1 - rival.saves)
+
+
+def is_awaited(one: Try, tried: Sequence[Try]) -> bool:
+    """Whether torch's own switch, which captures all of the same place, is still to be measured: as long as it may be
+    kept, parts of it bring nothing."""
+    group = one.candidate.group
+    rivals = (other for other in tried if group and other.candidate.group == group)
+    left = (other for other in rivals if not (other.why or other.rejected or other.found))
+    return any(other.candidate.options == (("mode", CUDA_GRAPHS),) for other in left)
 
 
 def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
