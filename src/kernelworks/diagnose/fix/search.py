@@ -34,7 +34,7 @@ from kernelworks.diagnose.fix.alternate import (
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.compiled_check import check_compiled
-from kernelworks.diagnose.fix.duels import duel, is_awaited, is_close_rival
+from kernelworks.diagnose.fix.duels import duel, is_awaited, is_close_rival, is_raced
 from kernelworks.diagnose.fix.forms_of_tries import FormsOfTries
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
@@ -313,14 +313,16 @@ class Search:
     def _considered(self, one: Try) -> list[Try]:
         """Tries it. Returns what is to be tried again because of it."""
         rivals, one.why = self._rivals(one), ""
-        near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
-        if near is not None:
-            self.guard_trial(one, lambda: self._race_against(one, near))
-        if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
-            rival = near or rivals[0]
-            said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
+        near = [rival for rival in rivals if is_close_rival(one, rival)]
+        raced = next((rival for rival in near if is_raced(one, rival)), None)
+        if raced is not None:
+            self.guard_trial(one, lambda: self._race_against(one, raced))
+        told = raced is not None or not near  # else the program itself tells
+        if not one.why and told and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
+            rival = raced or rivals[0]
+            said = "saves as much in a direct benchmark" if raced is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
-            one.rejected = one.rejected or near is not None
+            one.rejected = one.rejected or raced is not None
         elif not one.why:
             self.guard_trial(one, lambda: self._measured(one))
         again: list[Try] = []
