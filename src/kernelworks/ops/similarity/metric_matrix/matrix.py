@@ -26,7 +26,7 @@ from kernelworks.templates.torch_kernels import python_kernels
 __all__ = ["TABLE"]
 
 POINTS = ("x", "y")
-TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "matrix.cpp")
+TARGETS = dict.fromkeys(("avx512", "avx2", "scalar"), "pairwise.cpp")
 
 
 def _wide(*points: Tensor) -> tuple[Tensor, ...]:
