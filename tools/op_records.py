@@ -13,6 +13,7 @@ Nothing is read from this machine's cache, so the page is the same on every mach
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+from kernelworks import ops as op_functions
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Kernel, Request, TensorSpec
 from kernelworks.dispatch import certificates, tuning_records
@@ -345,6 +347,14 @@ def _chosen(found: Mapping[tuple[str, str], tuple[int, int]]) -> str:
     return _cell((short(kind), pass_, f"{n}/{of}") for (kind, pass_), (n, of) in found.items())
 
 
+def _torchs(op: Op) -> str:
+    """The calls that no kernel of ours takes, where the public function says so: "(lengths above 9 are torch's)"."""
+    said = re.search(
+        r"cannot run \((.+?) are\s+torch's\)", inspect.getdoc(getattr(op_functions, op.name, None)) or "", re.S
+    )
+    return " ".join(said[1].split()) if said else ""
+
+
 def lines_of(op: Op, records: Records) -> list[str]:
     """The lines of one op: a line for kernels of which the same is on record."""
     cells: dict[tuple[str, ...], list[str]] = {}
@@ -356,7 +366,8 @@ def lines_of(op: Op, records: Records) -> list[str]:
         where = [short(kind) for kind, held in records.held.items() if (op.name, kernel.name) in held]
         verified = ", ".join(where) or NONE if kernel.source is not None else "needs none"
         told = (verified, _chosen(chosen.get(kernel.name, {})), _shares(figures), _beside(figures))
-        cells.setdefault(told, []).append(f"`{kernel.name}`")
+        always = f", always of {_torchs(op)}" if kernel.name == TORCH and _torchs(op) else ""
+        cells.setdefault(told, []).append(f"`{kernel.name}`{always}")
     link = f"[{op.name}](ops.md#{op.name})<br>"
     return [
         f"| {'' if i else link}{', '.join(names)} | {' | '.join(told)} |"

@@ -132,3 +132,9 @@ def test_a_peak_that_something_exceeds_is_none(monkeypatch: pytest.MonkeyPatch, 
     assert f"| {zen} 20% of the DRAM rate | {zen} 0.800x torch |" in lines
     assert f"{zen} 1/2 | {zen} 25% of the DRAM rate | none |" in lines  # torch, which runs the second
     assert "of the DRAM rate" not in on_record(races=[_race("avx2", 2.0, 8.0), _race("avx512", 0.5, 4.0)])
+
+
+def test_calls_that_are_always_torchs_are_told_as_the_public_function_says() -> None:
+    op = op_named("rfft")
+    lines = op_records.lines_of(op, op_records.Records(Path("nowhere"), [op]))
+    assert any(line.startswith("| `torch`, always of lengths above 2^20 and those with a prime") for line in lines)
