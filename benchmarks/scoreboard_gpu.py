@@ -40,7 +40,7 @@ def raced(files: Mapping[str, Path], args: argparse.Namespace, tell: Callable[[s
         begun: dict[str, float] = {}
         more = {
             "PYTHONPATH": os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p),
-            "KERNELWORKS_SCOREBOARD_TURN": str(root / "turn.lock"),
+            "KERNELWORKS_SCOREBOARD_TURNS": str(root),
         }
 
         def start(task: Task, heard: Heard) -> Started:

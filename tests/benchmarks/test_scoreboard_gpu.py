@@ -94,7 +94,7 @@ def test_a_reference_is_sound_or_it_is_said_why_not(
 
 def test_a_problem_that_does_not_fit_is_halved_and_one_without_memory_says_so(race: ModuleType, tmp_path: Path) -> None:
     class Small(race.Cpu):  # type: ignore[name-defined,misc]
-        bytes = 12 * 80_000
+        bytes = 16 * 80_000
 
     halved = found(race, tmp_path, "torch.softmax(x, -1)", as_it_is, device=Small())
     assert halved["sizes"] == {"rows": 32}
