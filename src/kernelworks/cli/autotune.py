@@ -30,8 +30,8 @@ __all__ = ["VERBS"]
 
 NO_PROGRAM = "; a program is a Python file or file.py:function"
 EVERY_OP = (
-    "Every op: verified where there is no certificate, then timed. That takes hours; what is done is kept if you stop it "
-    "(Ctrl-C). For one program: kernelworks autotune PROGRAM."
+    "Every op: verified where there is no certificate, then timed. That takes hours; what is done is kept if you stop "
+    "it (Ctrl-C). For one program: kernelworks autotune PROGRAM."
 )
 GPU_KERNEL = "triton"  # The kernel whose configurations are tried, unless --kernel names another.
 

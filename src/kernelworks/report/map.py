@@ -57,10 +57,8 @@ def _overview(ops: Sequence[MapOp], kind: str, width: int) -> RenderableType:
         lines.append(Text(family, style="bold"))
         for op in (o for o in ops if o.family == family):
             ours = _served_by(op)
-            line = Text.assemble(
-                (f"  {op.op:<{named}}", "bold cyan"), (f"{ours or 'torch':<{TARGET_CELLS}}", "green" if ours else "dim"),
-                (op.formula, "dim"),
-            )  # fmt: skip
+            target = (f"{ours or 'torch':<{TARGET_CELLS}}", "green" if ours else "dim")
+            line = Text.assemble((f"  {op.op:<{named}}", "bold cyan"), target, (op.formula, "dim"))
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
     served = sum(bool(_served_by(op)) for op in ops)
@@ -133,7 +131,7 @@ def markdown(ops: Sequence[MapOp]) -> str:
         "# Ops and kernels",
         "",
         "Written by `kernelworks map --markdown docs/reference/ops.md`; a test checks that it is current.",
-        "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op takes its own",
+        "`kernelworks map OP` prints an op's kernels with this machine's certificates and speeds. Each op takes its own",
         "arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):

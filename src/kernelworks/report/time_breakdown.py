@@ -50,7 +50,8 @@ def time_breakdown(
     longest = max((cell_len(name) for name in [*ordered, *small[:1], "wall clock"]), default=10) + 2
     narrow = longest - TIME - SHARE > width  # then a part's name stands above its figures
     longest = 4 if narrow else longest
-    drawn = max(LEAST_BAR, min(BAR, width - longest + TIME + SHARE - 2))
+    room = width - longest + TIME + SHARE - 2
+    drawn = min(BAR, room) if room >= LEAST_BAR else 0  # cells of a bar
     wide = width >= WIDE_COLUMNS
     heads = [("", longest), ("time", TIME), ("share", SHARE), ("  ", drawn + 2)]
     yield section("where the time goes", heads + ([("largest contributors", 20)] if wide else []))
@@ -61,7 +62,10 @@ def time_breakdown(
             ("" if narrow else f"  {name}", longest),
             (quantity.seconds(parts[name]), TIME),
             (f"{shares[name]:.1f}%", SHARE),
-            (Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))), drawn + 4),
+            (
+                Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))) if drawn else "",
+                drawn + 4,
+            ),
         ]
         named = _contributors(name, parts[name], hotspots)
         start = sum(abs(size) for _, size in figures)
