@@ -12,33 +12,58 @@ Nothing is read from this machine's cache, so the page is the same on every mach
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from kernelworks import ops as op_functions
 from kernelworks.build.cpp import TARGETS
-from kernelworks.contract import Kernel
+from kernelworks.contract import Kernel, Request, TensorSpec
 from kernelworks.dispatch import certificates, tuning_records
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.tuning_records import TuningRecord
 from kernelworks.machine.cpu import AVX2, AVX512
 from kernelworks.measure.roofline import bound as roofline
+from kernelworks.measure.roofline.forecast import limit as limit_of_call
 from kernelworks.ops import ops_named
-from kernelworks.records import GpuPeaks, from_json
+from kernelworks.records import GpuPeaks, Peaks, from_json
 from kernelworks.report import quantity
 
-__all__ = ["Figure", "Records", "fits", "lines_of", "page", "short"]
+__all__ = ["Figure", "Records", "fits", "lines_of", "page", "request_of", "short"]
 
 RESULTS = "benchmarks/results"
 NONE = "none"
 TORCH = "torch"
+BEATEN = 1.1  # of a peak: by more than two measurements differ, so that the peak is none
+PASSES = ("forward", "decode", "forward and backward", "backward", "training")
 BASELINES = {"eager": "torch", "inductor": "torch.compile", "compile": "torch.compile", "flash2": "FlashAttention-2"}
+# The words of a call on record: tensors, and values that are no numbers.
+DTYPES = {
+    tuning_records._short(d): d
+    for d in (
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.int32,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+TENSOR = re.compile(r"(\w+)\[([\d,]*)\](?: by \[([\d,]*)\])?")
+VALUES = {"True": True, "False": False}
 # The instruction sets of a kind of CPU, by the last word of its name.
 WIDTHS = {"base": frozenset[str](), "avx2": AVX2, "avx512f": AVX512, "avx512_bf16": AVX512 | {"avx512_bf16"}}
 HEAD = """# What is on record of each op
@@ -55,8 +80,10 @@ speaks of.
 - **chosen at**: of the calls with a [tuning record](../explanation/tuning-records.md), those whose record takes this
   kernel. The row `torch` counts the calls at which torch's own function runs. Where there is no record, torch runs.
 - **share of the limit**: median, least and most of the cases. *Of a copy*: of the time of a device copy of the same
-  bytes. *Of the copy rate*: of that of 1 GiB. *Of the peak*, *of the read rate*, *of the exp rate*: of the roofline of
-  measured peaks, by what limits the case there.
+  bytes. *Of the copy rate*: of that of 1 GiB. Else of the roofline of measured peaks, by what limits a case: arithmetic
+  (*of the peak*), a level of the memory hierarchy (*of the HBM rate*, *of the L3 rate*), elementary functions, or the
+  dispatch of the call. A case on a CPU is a forward whose data lie where the call before has left them. Of a peak that
+  anything on record exceeds by more than a tenth no share is shown: it was measured low, or of other units.
 - **over the strongest baseline**: the time of the quickest other variant over this one's, median, least and most of the
   cases, and which variants those were. Below 1x the other is quicker. On a CPU the baseline of a tuning record is
   torch's own function, or torch.compile where that was timed beside it and quicker.
@@ -66,12 +93,12 @@ The cases of these figures one by one: [results](results.md). What each op compu
 
 
 def short(kind: str) -> str:
-    """A kind of machine as a cell of the table names it: ``AMD 25-17``, by vendor, family and model; ``H200``."""
+    """A kind of machine as a cell of the table names it: ``AMD 25.17``, by vendor, family and model; ``H200``."""
     cpu = re.fullmatch(r"\w+?-(\w+)-family(\d+)-model(\d+)-\w+", kind)
     if cpu is None:
         return kind.rpartition("_")[2].upper()
     vendor = cpu[1].upper() if len(cpu[1]) < 4 else cpu[1].title()
-    return f"{vendor} {cpu[2]}-{cpu[3]}"
+    return f"{vendor} {cpu[2]}.{cpu[3]}"
 
 
 @dataclass(frozen=True)
@@ -82,10 +109,11 @@ class Figure:
     kernel: str
     kind: str
     pass_: str
-    over: float  # the quickest baseline's time over this kernel's
+    over: float | None  # the quickest baseline's time over this kernel's
     baseline: str
     share: float | None = None
     limit: str = ""  # what the share is of
+    peak: str = ""  # of a roofline: the measured peak that limits the case, in figures
 
 
 # ---------------------------------------------------------------- what is on record
@@ -96,6 +124,7 @@ class Records:
 
     def __init__(self, root: Path, ops: Sequence[Op]) -> None:
         self.root = root
+        self.ops = {op.name: op for op in ops}
         self.kernels = {(op.name, kernel.name): kernel for op in ops for kernel in op.kernels}
         self.hashes = {at: kernel.hash() for at, kernel in self.kernels.items() if kernel.source is not None}
         self.held: dict[str, set[tuple[str, str]]] = {}
@@ -113,7 +142,11 @@ class Records:
             self.stale[kind] += sum(not self._is_of_this_source(t) for t in races)
         self.figures: dict[tuple[str, str], list[Figure]] = {}
         known = list(self._gpu_figures())
-        for figure in (*known, *self._race_figures(known)):
+        every = [*known, *self._race_figures(known)]
+        beaten = {(f.kind, f.peak) for f in every if f.peak and (f.share or 0.0) > BEATEN}
+        for figure in every:
+            if (figure.kind, figure.peak) in beaten:
+                figure = dataclasses.replace(figure, share=None)
             self.figures.setdefault((figure.op, figure.kernel), []).append(figure)
 
     def _speaks(self, c: certificates.Certificate) -> bool:
@@ -138,27 +171,52 @@ class Records:
             if row["source_hash"] and row["source_hash"] != self.hashes.get((row["op"], row["kernel"])):
                 continue
             if row["share_of_copy"]:
-                share, limit = row["share_of_copy"], "the copy rate" if row["of_1_gib_copy"] else "a copy"
+                limits = row["share_of_copy"], "the copy rate" if row["of_1_gib_copy"] else "a copy", ""
             else:
-                share, limit = _roofline_share(row, peaks)
+                limits = _roofline_share(row, peaks)
             yield Figure(
                 row["op"], row["kernel"], found["machine"]["kind"], row["pass"], row["over_best"],
-                BASELINES.get(row["best"], row["best"]), share, limit,
+                BASELINES.get(row["best"], row["best"]), *limits,
             )  # fmt: skip
 
     def _race_figures(self, known: Iterable[Figure]) -> Iterable[Figure]:
         """Of the tuning records, where no other record speaks of a kernel and pass on that kind of machine."""
         told = {(f.op, f.kernel, f.kind, f.pass_) for f in known}
-        beside = self._variants_of_medians()
+        beside, peaks = self._variants_of_medians(), self._cpu_peaks()
         for kind, races in self.races.items():
             for t in races:
-                kernels = t.way.split("+") if t.pass_ == "training" else [t.way]
+                kernels = list(dict.fromkeys(t.way.split("+")))
                 told_of = ("forward", "backward") if t.pass_ == "training" else ("forward",)
                 if any((t.op, kernel, kind, pass_) in told for kernel in kernels for pass_ in told_of):
                     continue
+                least, *limits = self._least(t, peaks.get(kind))
                 baseline, us = beside.get(t.whole.ours_us, (TORCH, t.whole.torch_us))
-                for kernel in dict.fromkeys(kernels):
-                    yield Figure(t.op, kernel, kind, t.pass_, us / t.whole.ours_us, baseline)
+                for kernel in kernels:
+                    share = least / t.whole.ours_us if least else None
+                    yield Figure(t.op, kernel, kind, t.pass_, us / t.whole.ours_us, baseline, share, *limits)
+                if least and not t.beats_torch:
+                    yield Figure(t.op, TORCH, kind, t.pass_, None, "", least / t.whole.torch_us, *limits)
+
+    def _least(self, t: TuningRecord, peaks: Peaks | None) -> tuple[float | None, str, str]:
+        """T_min in microseconds of a forward on a CPU whose peaks are on record, and what limits it. Its data are
+        where a call before has left them, as when it was benchmarked."""
+        request = None if peaks is None else request_of(self.ops[t.op], t)
+        if peaks is None or request is None:
+            return None, "", ""
+        op = self.ops[t.op]
+        found = limit_of_call(op, request, peaks, op.contract.cost(request).bytes)
+        return 1e6 * found.seconds, _limit_of(found), found.peak
+
+    def _cpu_peaks(self) -> dict[str, Peaks]:
+        """The peaks of CPUs on record, the last ones of each kind."""
+        found: dict[str, Peaks] = {}
+        for path in (self.root / RESULTS).glob("*.json"):
+            peaks = self._read(path.name).get("peaks")
+            if isinstance(peaks, dict) and "cache_bytes" in peaks:
+                made = from_json(Peaks, json.dumps(peaks))
+                if made.kind not in found or made.date > found[made.kind].date:
+                    found[made.kind] = made
+        return found
 
     def _variants_of_medians(self) -> dict[float, tuple[str, float]]:
         """The quickest baseline and its time, by our time: tuning records that were made of medians have the same."""
@@ -186,18 +244,50 @@ class Records:
         return found
 
 
-def _roofline_share(row: Mapping[str, Any], peaks: GpuPeaks | None) -> tuple[float | None, str]:
+def _roofline_share(row: Mapping[str, Any], peaks: GpuPeaks | None) -> tuple[float | None, str, str]:
     """T_min over the time, and what limits the case."""
     work = row["work"]
     if peaks is None or not work:
-        return None, ""
+        return None, "", ""
     least = roofline.bound(
         work["flop"], work["transcendental"], work["read"] + work["written"], float("inf"), work["dtype"], 1, peaks,
         written_bytes=work["written"],
     )  # fmt: skip
+    return least.seconds / (1e-3 * row["ms"]["ours"]), _limit_of(least), least.peak
+
+
+def _limit_of(least: roofline.Bound) -> str:
     term = max(least.terms, key=least.terms.__getitem__)
-    limit = {"compute": "the peak", "memory": "the read rate", "transcendental": "the exp rate"}.get(term, "a launch")
-    return least.seconds / (1e-3 * row["ms"]["ours"]), limit
+    if term == "memory":
+        return f"the {least.level} rate"
+    return {"compute": "the peak", "transcendental": "the exp rate"}.get(term, f"a {term}")
+
+
+def request_of(op: Op, t: TuningRecord) -> Request | None:
+    """What a tuning record of a forward on a CPU asked for, read from its words; None where they do not say all of
+    it. Whatever is read must give the same words again."""
+    if t.pass_ != "forward" or t.place.startswith("sm_"):
+        return None
+    lists = {a.name for a in torch._C.parse_schema(op.passes["forward"].schema).arguments if "List" in str(a.type)}
+    named: dict[str, Any] = dict.fromkeys(op.passes["forward"].names)
+    for word in t.call.split("; "):
+        name, mark, text = re.fullmatch(r"(\w+)([ =]?)(.*)", word, re.S).groups()  # type: ignore[union-attr]
+        tensors = tuple(_tensor(*found) for found in TENSOR.findall(text)) if mark == " " else ()
+        if name not in named or (mark == " " and not tensors):
+            return None
+        named[name] = tensors if name in lists else tensors[0] if tensors else VALUES.get(text, text)
+        if re.fullmatch(r"-?\d+", text):
+            named[name] = int(text)
+    request = Request(op.name, "forward", named, t.threads, switches=op.contract.switches)
+    same = tuning_records.call_of(request) == t.call and tuning_records.bucket_of(op.contract, request) == t.bucket
+    return request if same else None
+
+
+def _tensor(dtype: str, sizes: str, strides: str) -> TensorSpec:
+    shape = [int(n) for n in sizes.split(",") if n]
+    dense = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    stride = [int(n) for n in strides.split(",")] if strides else dense
+    return TensorSpec(tuple(shape), DTYPES[dtype], tuple(stride), "cpu")
 
 
 def fits(kernel: Kernel, kind: str) -> bool:
@@ -211,36 +301,58 @@ def fits(kernel: Kernel, kind: str) -> bool:
 # ---------------------------------------------------------------- cells
 
 
-def _span(values: Sequence[float], text: Any) -> str:
+def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
     least, most = text(min(values)), text(max(values))
     return text(statistics.median(values)) + (f" ({least} to {most})" if least != most else "")
 
 
-def _by_place(figures: Iterable[Figure], key: Any) -> Iterable[tuple[str, list[Figure]]]:
-    ordered = sorted(figures, key=lambda f: (f.kind, f.pass_, key(f)))
-    for (kind, pass_, _), group in groupby(ordered, key=lambda f: (f.kind, f.pass_, key(f))):
-        yield f"{short(kind)} {pass_}", list(group)
+def _by_place(figures: Iterable[Figure], key: Callable[[Figure], str]) -> Iterator[tuple[str, str, list[Figure]]]:
+    def place(f: Figure) -> tuple[str, int, str]:
+        return f.kind, PASSES.index(f.pass_), key(f)
+
+    for (kind, pass_, _), group in groupby(sorted(figures, key=place), key=place):
+        yield short(kind), PASSES[pass_], list(group)
+
+
+def _cell(parts: Iterable[tuple[str, str, str]]) -> str:
+    """A line for each part; the kind of machine stands in the first line of those that are of it."""
+    lines, last = [], ""
+    for kind, pass_, text in parts:
+        lines.append(f"{'' if kind == last else kind + ' '}{pass_} {text}")
+        last = kind
+    return "<br>".join(lines) or NONE
 
 
 def _shares(figures: Iterable[Figure]) -> str:
     known = [f for f in figures if f.share is not None]
-    parts = [
-        f"{place} {_span([f.share for f in group if f.share is not None], quantity.percent)} of {group[0].limit}"
-        for place, group in _by_place(known, lambda f: f.limit)
-    ]
-    return "; ".join(parts) or NONE
+    return _cell(
+        (kind, pass_, f"{_span([f.share or 0.0 for f in group], quantity.percent)} of {group[0].limit}")
+        for kind, pass_, group in _by_place(known, lambda f: f.limit)
+    )
 
 
 def _beside(figures: Iterable[Figure]) -> str:
-    parts = []
-    for place, group in _by_place(figures, lambda f: ""):
-        names = ", ".join(name for name, _ in Counter(f.baseline for f in group).most_common())
-        parts.append(f"{place} {_span([f.over for f in group], quantity.ratio)} {names}")
-    return "; ".join(parts) or NONE
+    return _cell(
+        (
+            kind,
+            pass_,
+            f"{_span([f.over or 0.0 for f in group], quantity.ratio)} "
+            + ", ".join(name for name, _ in Counter(f.baseline for f in group).most_common()),
+        )
+        for kind, pass_, group in _by_place((f for f in figures if f.over is not None), lambda f: "")
+    )
 
 
 def _chosen(found: Mapping[tuple[str, str], tuple[int, int]]) -> str:
-    return "; ".join(f"{short(kind)} {pass_} {n} of {of}" for (kind, pass_), (n, of) in found.items()) or NONE
+    return _cell((short(kind), pass_, f"{n}/{of}") for (kind, pass_), (n, of) in found.items())
+
+
+def _torchs(op: Op) -> str:
+    """The calls that no kernel of ours takes, where the public function says so: "(lengths above 9 are torch's)"."""
+    said = re.search(
+        r"cannot run \((.+?) are\s+torch's\)", inspect.getdoc(getattr(op_functions, op.name, None)) or "", re.S
+    )
+    return " ".join(said[1].split()) if said else ""
 
 
 def lines_of(op: Op, records: Records) -> list[str]:
@@ -254,10 +366,11 @@ def lines_of(op: Op, records: Records) -> list[str]:
         where = [short(kind) for kind, held in records.held.items() if (op.name, kernel.name) in held]
         verified = ", ".join(where) or NONE if kernel.source is not None else "needs none"
         told = (verified, _chosen(chosen.get(kernel.name, {})), _shares(figures), _beside(figures))
-        cells.setdefault(told, []).append(f"`{kernel.name}`")
-    link = f"[{op.name}](ops.md#{op.name})"
+        always = f", always of {_torchs(op)}" if kernel.name == TORCH and _torchs(op) else ""
+        cells.setdefault(told, []).append(f"`{kernel.name}`{always}")
+    link = f"[{op.name}](ops.md#{op.name})<br>"
     return [
-        f"| {'' if i else link} | {', '.join(names)} | {' | '.join(told)} |"
+        f"| {'' if i else link}{', '.join(names)} | {' | '.join(told)} |"
         for i, (told, names) in enumerate(cells.items())
     ]
 
@@ -293,7 +406,7 @@ def _missing(records: Records, ops: Sequence[Op]) -> list[str]:
         "Kernels verified nowhere": [f"{op}.{name}" for op, name in records.hashes if (op, name) not in held],
         "Ops that were never timed": [n for n in names if n not in timed | records.before],
         "Ops that were timed only of another source": [n for n in names if n in records.before - timed],
-        "Ops with a kernel for a CPU and no time on one": [n for n in names if n in has_cpu - cpu_timed],
+        "Ops with a kernel for a CPU that have a time on one; no other has": [n for n in names if n in cpu_timed],
     }  # fmt: skip
     lines = ["## What is missing", ""]
     for title, found in lists.items():
@@ -310,8 +423,8 @@ def page(root: Path) -> str:
     for family in dict.fromkeys(op.contract.family for op in ops):
         lines += [
             "", f"## {family}", "",
-            "| op | kernel | verified on | chosen at | share of the limit | over the strongest baseline |",
-            "|---|---|---|---|---|---|",
+            "| op, kernel | verified on | chosen at | share of the limit | over the strongest baseline |",
+            "|---|---|---|---|---|",
         ]  # fmt: skip
         for op in (o for o in ops if o.contract.family == family):
             lines += lines_of(op, records)

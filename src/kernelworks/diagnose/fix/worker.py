@@ -51,7 +51,10 @@ class WorkersJournal(Journal):
     def note_trial(self, search: Search, one: Try) -> None:
         if self._first:
             self.note_outcome(search)
-        self._channel.send("begin", state=as_state(search, one), seconds=most_silent_s(search))
+        self._channel.send("begin", state=as_state(search, one), silence=most_silent_s(search, one)._asdict())
+
+    def note_limit(self, seconds: float) -> None:
+        self._channel.send("within", seconds=seconds)
 
     def note_outcome(self, search: Search) -> None:
         self._first = False
