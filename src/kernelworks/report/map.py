@@ -131,8 +131,8 @@ def markdown(ops: Sequence[MapOp]) -> str:
         "# Ops and kernels",
         "",
         "Written by `kernelworks map --markdown docs/reference/ops.md`; a test checks that it is current.",
-        "`kernelworks map OP` prints an op's kernels with this machine's certificates and speeds. Each op takes its own",
-        "arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
+        "`kernelworks map OP` prints an op's kernels with this machine's certificates and speeds. Each op takes its",
+        "own arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]

@@ -153,4 +153,5 @@ def _recompiled(timeline: Timeline, compiling: float) -> Iterable[str]:
 
 
 def _of(seconds: float, wall: float) -> str:
-    return f"{seconds * 1e3:.3g} of {wall * 1e3:.3g} ms"
+    unit, name = (1.0, "s") if wall >= 1 else (1e3, "ms")
+    return f"{seconds * unit:.3g} of {wall * unit:.3g} {name}"
