@@ -27,7 +27,7 @@ MOST_DETAILED = 8  # of so many ops each kernel is told without being asked for
 TARGET_CELLS = 14
 VERIFY = "run `kernelworks verify"  # in the reason of a kernel that has no certificate here
 MISSING = "`kernelworks verify --missing` verifies what has no certificate here"
-ELSEWHERE = re.compile(r"verified on \S+, (?=not confirmed here)")
+OTHER_MACHINE = re.compile(r"verified on \S+, (?=not confirmed here)")
 GPUS = "sm_"  # how the kinds of GPUs begin
 
 
@@ -115,7 +115,7 @@ def _standing(kernel: MapKernel, *, verbose: bool) -> Text:
     losses = (f"; loses on {', '.join(kernel.losses)}" if kernel.losses else "", "yellow")
     if kernel.reason:
         words = kernel.reason.split("; run")[0].split(" (")[0]
-        words = words if verbose else ELSEWHERE.sub("verified on another kind of machine, ", words)
+        words = words if verbose else OTHER_MACHINE.sub("verified on another kind of machine, ", words)
         words = words.replace("on this kind of machine", on.strip()) if on and "this kind" in words else words + on
         return Text.assemble((words, "yellow"), losses)
     if kernel.certificate:
