@@ -138,3 +138,17 @@ def test_calls_that_are_always_torchs_are_told_as_the_public_function_says() -> 
     op = op_named("rfft")
     lines = op_records.lines_of(op, op_records.Records(Path("nowhere"), [op]))
     assert any(line.startswith("| `torch`, always of lengths above 2^20 and those with a prime") for line in lines)
+
+
+def test_long_op_packages_are_named_until_a_kernel_of_theirs_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "op").mkdir()
+    (tmp_path / "op" / "contract.py").write_text("x = 1\n" * 200, encoding="utf-8")
+    (tmp_path / "op" / "README.md").write_text("word\n" * 200, encoding="utf-8")
+    monkeypatch.setattr(OP, "op_package", tmp_path / "op")
+    records = op_records.Records(tmp_path, [OP])
+    assert op_records.long_packages(records, set()) == []
+    (tmp_path / "op" / "simd.cpp").write_text("\n" * 101, encoding="utf-8")
+    assert op_records.long_packages(records, set()) == [f"{tmp_path.name}/op"]
+    assert op_records.long_packages(records, {"relu"}) == []
