@@ -1,5 +1,5 @@
-"""The scoreboard of KernelBench's problems on this machine's CPU: is the reference sound, does the judge take it for
-right, and, on a quiet machine, how quick are torch, its compiler and our kernels there:
+"""The scoreboard of KernelBench's problems on this machine's CPU or GPU: is the reference sound, does the judge take it
+for right, and, on a quiet machine, how quick are torch, its compiler and our kernels there:
 
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 ... [--only NAMES] [--seconds 3600] [--times]
 
@@ -13,6 +13,13 @@ Several processes, or several machines, share the problems out and put their row
 
     python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level2 KERNELBENCH/level3 --share 3/32 --out rows-3.json
     python benchmarks/kernelbench_scoreboard.py --merge rows-*.json
+
+``--device cuda`` asks the GPU, at the problems' own sizes as far as its memory goes, and always takes times; the judge
+is not asked there (``scoreboard_gpu``):
+
+    CUDA_VISIBLE_DEVICES=0 python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 --device cuda --share 1/2 \\
+        --out rows-1.json
+    python benchmarks/kernelbench_scoreboard.py --device cuda --merge rows-*.json
 
 ``--search 20`` has loop schedules searched for that many seconds of each problem, too (``scoreboard_search``).
 ``--most`` and ``--memory`` bound what a problem may take: one that takes more has a row that says so.
@@ -35,6 +42,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import scoreboard_gpu
 import scoreboard_search
 
 from kernelworks.judge import Budget, judge_all
@@ -49,12 +57,11 @@ from kernelworks.records.judgement import Judgement
 from kernelworks.records.problem_check import WEAK, WORTH
 
 HERE = Path(__file__).resolve().parents[1]
-RECORD = HERE / "benchmarks" / "results" / "kernelbench-scoreboard.json"
+RESULTS = HERE / "benchmarks" / "results"
+RECORD, GPU_RECORD = RESULTS / "kernelbench-scoreboard.json", RESULTS / "kernelbench-scoreboard-gpu.json"
 PAGE = HERE / "docs" / "reference" / "kernelbench-scoreboard.md"
-PART = re.compile(
-    r"(<!-- written by benchmarks/kernelbench_scoreboard.py -->\n).*?(<!-- end -->)",
-    re.S,
-)
+PART = re.compile(r"(<!-- written by benchmarks/kernelbench_scoreboard.py -->\n).*?(<!-- end -->)", re.S)
+GPU_PART = re.compile(r"(<!-- of a GPU, by benchmarks/kernelbench_scoreboard.py -->\n).*?(<!-- end -->)", re.S)
 QUICK = Budget(
     reference_s=2.0,
     most_cases=8,
@@ -71,6 +78,9 @@ VARIANTS = ("eager", "compiled", "ours")
 SHORTEST_S = 10.0  # in which a problem can be asked
 BEGUN = "begun"  # a row of a problem that its process has not come to the end of, or never will
 OVER = "not judged"  # a row of a problem that took more time or memory than it was given
+UNDONE = (OVER, scoreboard_gpu.FAILED)
+MOST_S = {"cpu": 1800.0, "cuda": 180.0}  # that a problem is given; what it stands still for others is not counted
+JOBS = 8
 
 
 class Overrun(BaseException):  # not for whoever takes a candidate's exceptions
@@ -179,10 +189,16 @@ def page(text: str, record: dict[str, Any]) -> str:
     return PART.sub(lambda match: match[1] + table(record) + match[2], text)
 
 
-def here() -> str:
-    """This machine, what runs on it, and the day."""
+def gpu_page(text: str, record: dict[str, Any]) -> str:
+    """The text of the page with the table of a GPU's record."""
+    rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
+    return GPU_PART.sub(lambda match: match[1] + scoreboard_gpu.table(rows) + match[2], text)
+
+
+def here(name: str = "") -> str:
+    """This machine, or what of it is named, what runs on it, and the day."""
     named = ", ".join(f"{package} {version}" for package, version in versions().items())
-    return f"{machine().name}, {named}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
+    return f"{name or machine().name}, {named}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
 
 
 def known(path: Path) -> dict[str, Any]:
@@ -194,8 +210,9 @@ def written(rows: dict[str, Any], out: Path) -> None:
     """The record, and its page if it is the one that is published."""
     record = {"rows": rows}
     texts = {out: json.dumps(record, indent=1) + "\n"}
-    if out == RECORD:
-        texts[PAGE] = page(PAGE.read_text(encoding="utf-8"), record)
+    if out in (RECORD, GPU_RECORD):
+        made = page if out == RECORD else gpu_page
+        texts[PAGE] = made(PAGE.read_text(encoding="utf-8"), record)
     for path, new in texts.items():
         aside = path.with_suffix(".new")
         aside.write_text(new, encoding="utf-8")
@@ -207,7 +224,7 @@ def merged(rows: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]
     found = dict(rows)
     for each in others:
         for name, one in each.items():
-            if one["verdict"] != BEGUN and not (one["verdict"] == OVER and name in found):
+            if one["verdict"] != BEGUN and not (one["verdict"] in UNDONE and name in found):
                 found[name] = one
     return found
 
@@ -262,12 +279,19 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--only", default="", help="of problems whose names contain one of these, by comma")
-    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th problem alone, from the I-th on")
-    parser.add_argument("--out", type=Path, default=RECORD, help="a file of its own for the rows, and no page")
+    parser.add_argument("--share", default="1/1", metavar="I/N", help="every N-th problem alone, from the I-th on")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help="a file of its own for the rows, and no page")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put rows into the record; judge none")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further problem is begun")
     parser.add_argument("--until", type=float, default=float("inf"), help="the second of the epoch at which it ends")
-    parser.add_argument("--most", type=float, default=1800.0, help="seconds that a problem is given")
+    parser.add_argument("--most", type=float, help="seconds that a problem is given: 1800, of a GPU 180")
+    parser.add_argument(
+        "--jobs", type=int, default=JOBS, help="of a GPU: problems that are made ready beside each other"
+    )
+    parser.add_argument(
+        "--peaks", type=Path, default=scoreboard_gpu.PEAKS, help="of a GPU, as `machine --json` has them"
+    )
     parser.add_argument("--memory", type=float, default=16.0, help="GiB that a problem's processes may hold together")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="of what has none on record, too")
@@ -278,15 +302,24 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if bool(args.folders) == bool(args.merge):
         parser.error("one of the two: folders of problems, or --merge with files of rows")
+    if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", args.share) or share_of(args.share)[0] > share_of(args.share)[1]:
+        parser.error(f"--share takes I/N with I from 1 to N, got {args.share!r}")
+    args.most = args.most or MOST_S[args.device]
+    args.out = args.out or (RECORD if args.device == "cpu" else GPU_RECORD)
     return args
+
+
+def share_of(said: str) -> tuple[int, int]:
+    first, _, step = said.partition("/")
+    return int(first), int(step)
 
 
 def problems(args: argparse.Namespace, rows: dict[str, Any]) -> Iterator[tuple[str, Path]]:
     """Those that are asked for and not on record."""
     files = (path for folder in args.folders for path in folder.glob("*.py"))
     order = sorted(files, key=lambda path: _place(f"{path.parent.name}/{path.name}"))
-    first, _, step = args.share.partition("/")
-    for path in order[int(first) :: int(step)]:
+    first, step = share_of(args.share)
+    for path in order[first - 1 :: step]:
         name = f"{path.parent.name}/{path.stem.rstrip('_')}"
         wanted = [kind for kind, asked_for in (("times", args.times), ("search", args.search)) if asked_for]
         there = name in rows and all(kind in rows[name] for kind in wanted)
@@ -326,6 +359,22 @@ def main() -> None:
     if args.merge:
         written(merged(rows, [known(path) for path in args.merge]), args.out)
         return
+    (on_cpu if args.device == "cpu" else on_gpu)(args, rows)
+
+
+def on_gpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
+    """Of each problem a row, written as it is made. One that failed is on record too: ``--only`` asks it again."""
+
+    def tell(name: str, row: dict[str, Any]) -> None:
+        if row["verdict"] != scoreboard_gpu.FAILED or name not in rows:
+            rows[name] = row | {"machine": here(row.get("device", "a GPU"))}
+            written(rows, args.out)
+        print(name, scoreboard_gpu.said(row), flush=True)
+
+    scoreboard_gpu.raced(dict(problems(args, rows)), args, tell)
+
+
+def on_cpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
     begin, on = time.monotonic(), here()
     nursery: Nursery | None = None
     with contextlib.ExitStack() as held:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -30,7 +29,8 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 
 def test_the_page_is_what_the_record_makes(scoreboard: Any) -> None:
     text = scoreboard.PAGE.read_text(encoding="utf-8")
-    assert scoreboard.page(text, json.loads(scoreboard.RECORD.read_text(encoding="utf-8"))) == text
+    assert scoreboard.page(text, {"rows": scoreboard.known(scoreboard.RECORD)}) == text
+    assert scoreboard.gpu_page(text, {"rows": scoreboard.known(scoreboard.GPU_RECORD)}) == text
 
 
 def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
@@ -72,7 +72,7 @@ def test_shares_are_every_problem_once_and_merged_rows_are_all_of_them(
         path.write_text("")
     folders = [str(tmp_path / "level2"), str(tmp_path / "level3")]
     shares = []
-    for share in range(3):
+    for share in (1, 2, 3):
         monkeypatch.setattr("sys.argv", ["scoreboard", *folders, "--share", f"{share}/3"])
         shares.append([name for name, _ in scoreboard.problems(scoreboard._arguments(), {})])
     assert shares == [["level2/9_x", "level3/2_x"], ["level2/10_x", "level3/3_x"], ["level3/1_x"]]

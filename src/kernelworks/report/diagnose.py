@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -44,10 +45,11 @@ def diagnosis(record: Diagnosis, width: int, *, verbose: bool = False, files: Fi
     parts: list[RenderableType] = [*lines]
     if record.hotspots or not record.ambiguous:
         parts += [Text(), *_measured(record, width, verbose=verbose)]
-    if len(steps) > 1:  # the first stands on top
+    if len(steps) > 1:
         parts += [Text(), section("next steps")]
-        for number, step in enumerate(steps[1:], 2):
-            parts += step_lines(step, width, 4, f" {number}.")
+        for number, step in enumerate(steps, 1):
+            said = step if number > 1 or not step.command else replace(step, why="")  # the first stands on top
+            parts += step_lines(said, width, 4, f" {number}.")
     if files is not None and (files.page or files.record):
         parts += [Text(), *_files(files)]
     return Group(*parts)

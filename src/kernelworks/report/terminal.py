@@ -60,9 +60,11 @@ def style_of(text: str) -> str:
 
 
 def _console(*, error: bool) -> Console:
-    probe = Console(stderr=error)
+    """It keeps the stream that it finds: while the program under diagnosis runs, there is one of the program's own."""
+    file = sys.stderr if error else sys.stdout
+    probe = Console(file=file)
     width = None if probe.is_terminal or environment.columns() else PIPED_WIDTH
-    return Console(stderr=error, width=width, no_color=environment.no_color() or None, highlight=False, markup=False)
+    return Console(file=file, width=width, no_color=environment.no_color() or None, highlight=False, markup=False)
 
 
 _documents: TextIO | None = None  # what stdout was, once it was claimed
