@@ -115,7 +115,8 @@ def describe_elements(name: str, mask: Array) -> str:
             return f"{_many(where.size, 'first')} of {name}"
         step = int(where[1] - where[0])
         if (
-            1 < step <= MOST_APART
+            where.size > 2
+            and 1 < step <= MOST_APART
             and (np.diff(where) == step).all()
             and where[0] < step
             and where[-1] + step >= mask.size

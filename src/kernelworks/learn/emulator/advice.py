@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kernelworks.learn.emulator.request import Fault
 
-__all__ = ["condition_advice", "indexed_name", "range_advice"]
+__all__ = ["condition_advice", "guarded_advice", "indexed_name", "range_advice"]
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 LINES_ABOVE = 3  # of an access: where its `if` or its loop stands
@@ -52,8 +52,9 @@ def _wide_advice(fault: Fault, line: str) -> str:
     return f"All {fault.elements} elements have to lie in the array: the last one is at i + {last}"
 
 
-def _index_of_guarded(fault: Fault, lines: Sequence[str]) -> str:
-    """For an index that leaves its array in spite of a condition."""
+def guarded_advice(fault: Fault, text: str) -> str:
+    """For an index that leaves its array in spite of a condition; empty if there is none."""
+    lines = _without_comments(text).splitlines()[: fault.second.line]
     here, above = lines[-1] if lines else "", lines[-2] if len(lines) > 1 else ""
     if fault.shared or not (CONDITION.search(here) or (CONDITION.search(above) and OPENS.search(above))):
         return ""
@@ -91,5 +92,4 @@ def range_advice(fault: Fault, text: str) -> str:
         lines = code.splitlines()[: fault.second.line]
         if fault.elements > 1 and lines:
             return _wide_advice(fault, lines[-1])
-        return _index_of_guarded(fault, lines)
     return ""
