@@ -79,7 +79,7 @@ learn-flakes: $(STAMPS)/test
 	@$(BIN)/python tools/learn_flakes.py $(or $(N),20)
 
 # Rewrites what is generated: ops/generated.py, the ladders' documents, the tables between the markers of pages, and
-# docs/reference/{cli,api,kernelbench,ops,limits,attacks}.md.
+# docs/reference/{cli,api,kernelbench,op-records,ops,limits,attacks}.md.
 docs: $(STAMPS)/demo
 	$(BIN)/python tools/schemas.py
 	$(BIN)/python -m kernelworks.climb.command

@@ -28,7 +28,8 @@ def main() -> None:
     for kind in sorted({*certificates.shipped_kinds(), *(p.name for p in cache.glob("*") if p.is_dir())}):
         held = certificates._shipped(kind)
         cached = (certificates._cached(kind, *p.stem.split(".", 1)) for p in sorted((cache / kind).glob("*.json")))
-        made = {(c.op, c.kernel): c for c in cached if c is not None and certificates._within(c) and current(c)}
+        whole = (c for c in cached if isinstance(c, Certificate) and certificates._within(c) and current(c))
+        made = {(c.op, c.kernel): c for c in whole}
         kept = {at: c for at, c in held.items() if current(c)}
         if kept | made != held:
             path = certificates.write_shipped((kept | made).values(), kind)

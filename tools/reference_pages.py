@@ -5,6 +5,7 @@
 | ``docs/reference/cli.md`` | the command's own ``--help``: every verb, argument and option |
 | ``docs/reference/api.md`` | the docstrings of what ``import kernelworks`` offers |
 | ``docs/reference/kernelbench.md`` | ``benchmarks/kernelbench_calls.toml`` and the ops there are |
+| ``docs/reference/op-records.md`` | certificates, tuning records and figures on record, op by op (``op_records.py``) |
 
 ``--check`` writes nothing and exits with 1 if a page is out of date.
 """
@@ -25,6 +26,7 @@ from typer.main import get_command
 
 import kernelbench_coverage
 import kernelworks
+import op_records
 from kernelworks import nn, ops, records
 from kernelworks.cli import app
 
@@ -218,6 +220,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "docs/reference/cli.md": cli,
     "docs/reference/api.md": api,
     "docs/reference/kernelbench.md": kernelbench_coverage.page,
+    "docs/reference/op-records.md": op_records.page,
 }
 
 

@@ -160,6 +160,19 @@ def test_a_search_that_waits_for_what_stands_is_set_free(
     assert told.states() == {"works": FORM_FAILED} and "may have waited" in beside.forms["works"].why
 
 
+def test_a_search_that_does_nothing_is_set_free_sooner(pool: tuple[CompilePool, Told]) -> None:
+    beside, _ = pool
+    ask(beside, "works")
+    busy(beside)
+    beside.look(rested_s=1000.0)
+    assert beside.running  # they are at work, and hold nothing for long
+    beside.hears({"kind": "halt"})
+    beside.look(rested_s=1.0)
+    assert beside.running
+    beside.look(rested_s=30.0)
+    assert not beside.running
+
+
 def test_no_memory_and_no_cache_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for more, why in (({"bytes_each": 1 << 60}, "memory"), ({"keeps": False}, "caches are off"),
                       ({"gpu_bytes_each": 10, "gpu_bytes_free": 15}, "memory")):  # fmt: skip

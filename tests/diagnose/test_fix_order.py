@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import pytest
 from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
 from torch import nn
 
-from kernelworks.diagnose.fix import search
-from kernelworks.diagnose.optimization import Candidate, Change, Promise, Scene
+from kernelworks.diagnose.fix import calibrate, search
+from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Rejected, Scene
 from kernelworks.measure.clock import noise as quiet
 from kernelworks.records import history
 from kernelworks.records.fix import APPLIED, REJECTED
@@ -51,6 +53,67 @@ def test_a_layout_that_gains_nothing_beneath_a_compiler_leaves_it_as_it_was(
     found = fixed(model, monkeypatch, compiler, layout)
     assert in_place(found) == ["torch.compile"]
     assert [each["optimization"] for each in found.plan["candidates"]] == ["torch.compile"]
+
+
+@pytest.mark.parametrize("really", [(0.30, 0.42), (0.30, 0.28)])
+@pytest.mark.parametrize("step", [False, True])
+def test_what_may_be_better_than_what_is_in_place_is_never_dropped_by_a_guess(
+    really: tuple[float, float], step: bool, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What blocks save was unknown on this machine, or a race of modules cannot tell a step from its modules: the
+    whole, which is predicted to save about as much, is raced with them, or measured."""
+    raced: list[str] = []
+
+    def duel(scene: Scene, one: Try, rivals: Sequence[Try], beside: Sequence[Try]) -> float:
+        raced.append(one.candidate.says)
+        return 1 - (1 - really[1]) / (1 - really[0])
+
+    def unknown(promise: Promise, turns: object, rivals: object) -> Promise:
+        return dataclasses.replace(promise, saves=None)
+
+    monkeypatch.setattr(search, "duel", duel)
+    monkeypatch.setattr(calibrate, "calibrated_promise", unknown)
+    more = {"options": (("step", "SGD"),)} if step else {}
+    blocks = Stand("blocks", 0.30, really=really[0], candidate={"group": "place", **more})
+    found = fixed(
+        model,
+        monkeypatch,
+        blocks,
+        Stand("whole", 0.28, really=really[1], candidate={"group": "place"}),
+        calibrates=True,
+    )
+    assert in_place(found) == ["whole" if really[1] > really[0] else "blocks"] and raced == ([] if step else ["whole"])
+
+
+@pytest.mark.parametrize("really", [0.3, -0.1])
+def test_parts_of_what_torchs_switch_holds_are_not_looked_for(
+    really: float, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are put off until it was measured, and then only where it was not kept."""
+    looked: list[list[str]] = []
+
+    class Graph(Stand):
+        def _parts(self) -> list[Candidate]:
+            looked.append([*inside])
+            return [Candidate(self.name, EVERYWHERE, self.less, group="place")]
+
+        def predict(self, scene: Scene, candidate: Candidate) -> Promise:
+            if candidate.says == self.less:
+                return Promise(0.2)
+            raise Rejected("it cannot be captured", Promise(None, less=self._parts))
+
+    measured: list[str] = []
+
+    def noted(held: nn.Module) -> Callable[[], None]:
+        assert not looked
+        measured.append("switch")
+        return lambda: None
+
+    how = {"group": "place", "options": (("mode", "reduce-overhead"),)}
+    switch = Stand("torch.compile", 0.3, really=really, candidate=how, does=noted)
+    found = fixed(model, monkeypatch, Graph("graph", 0.0, less="parts", candidate={"group": "place"}), switch)
+    assert measured and looked == ([] if really > 0 else [[]])
+    assert [one.says for one in found.optimizations if one.applied] == ["torch.compile" if really > 0 else "parts"]
 
 
 # ---------------------------------------------------------------- what may break the process

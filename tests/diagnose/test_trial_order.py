@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Sc
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS, torch_compile
 from kernelworks.diagnose.sites.modules import Roots, find_roots
 from kernelworks.profile.budget import Budget
+from kernelworks.profile.calls import Call
 from kernelworks.records.fix import NOT_TRIED, Fix
 
 __all__ = ["model", "nothing_in_place"]  # fixtures
@@ -216,3 +219,27 @@ def test_a_search_that_ends_early_tells_the_gain_of_the_turns_and_not_of_another
     assert in_place(found) == ["first", "second"] and found.ended
     assert [found.before_s, found.after_s] == pytest.approx([WALL, 0.4 * WALL])
     assert found.predicted_gain_s == pytest.approx(0.6 * WALL) and found.gain_s == pytest.approx(0.6 * WALL)
+
+
+def test_on_a_gpu_tuning_takes_as_long_as_there_are_products_of_other_weights() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)).eval(), torch.ones(3, 8)
+    with torch.no_grad():
+        roots = find_roots(lambda: model(x))
+    products = [
+        Call("aten::linear", 0, 1, children=[Call("aten::addmm", 0, 1, shapes=[[4], [rows, 8], [8, 4], [], []])])
+        for rows in (3, 5)
+    ]
+    products += [Call("aten::addmm", 0, 1, shapes=[[2], [3, 4], [4, 2], [], []]), Call("aten::bmm", 0, 1, shapes=[[1]])]
+    forecaster: Any = SimpleNamespace(timeline=SimpleNamespace(calls=products))
+    seconds = {}
+    for on_gpu in (False, True):
+        kind = type("Placed", (Scene,), {"on_gpu": on_gpu})
+        scene = kind(roots, walls=(1e-9,), budget=Budget(600.0, 1e-9), forecaster=forecaster)
+        every = {
+            one.option("mode"): one for one in torch_compile.OPTIMIZATION.candidates(scene) if not one.option("backend")
+        }
+        seconds[on_gpu] = [
+            torch_compile.OPTIMIZATION.expected_s(scene, every[mode]) for mode in (None, "max-autotune-no-cudagraphs")
+        ]
+    assert seconds[False][1] == pytest.approx(3 * seconds[False][0])
+    assert seconds[True][1] - seconds[True][0] == pytest.approx(10 + 10 + 3)

@@ -17,7 +17,7 @@ from kernelworks.diagnose.fix import journal
 from kernelworks.diagnose.optimization import PROGRAM, Candidate, Change, Promise, Scene
 
 SLOW_S, FAST_S = 0.06, 0.02
-journal.SILENT_S, journal.SILENT_SHARE = 4.0, 0.01  # type: ignore[misc]
+journal.RESTS_S, journal.SILENT_S, journal.SILENT_SHARE = 4.0, 4.0, 0.01  # type: ignore[misc]
 sleeping = {"seconds": SLOW_S}
 held: list[bytearray] = []
 scenes: list[Scene] = []
@@ -26,6 +26,11 @@ scenes: list[Scene] = []
 def hang() -> None:
     while True:
         time.sleep(0.1)
+
+
+def spin() -> None:
+    while True:
+        pass
 
 
 def chatter() -> None:
@@ -60,7 +65,7 @@ def lose_device() -> None:
 
 WHAT: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
-    "leak": leak, "child": leave_a_child, "chatter": chatter, "interrupt": interrupt, "leave": leave,
+    "spin": spin, "leak": leak, "child": leave_a_child, "chatter": chatter, "interrupt": interrupt, "leave": leave,
     "device": lose_device,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ the program's modules and optimizers are first met.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import statistics
@@ -51,6 +52,7 @@ __all__ = [
 
 T = TypeVar("T")
 Say = Callable[[str], None]
+Within = Callable[[float], contextlib.AbstractContextManager[None]]
 MAIN = "__main__"
 
 
@@ -258,6 +260,7 @@ class Scene:
     budget: Budget | None = None
     allow: frozenset[str] = frozenset()
     say: Say = field(default=lambda line: None)
+    within: Within = field(default=lambda seconds: contextlib.nullcontext())  # for a step that may take so long
     taken: list[Change] = field(default_factory=list)  # in place in the program as it is by now
     beneath: tuple[str, ...] = ()  # what is in place that moves or replaces what a compiler and a graph hold
     compiled: CompiledBeside | None = None  # of the candidate that is predicted, with what is beneath it

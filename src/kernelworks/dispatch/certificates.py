@@ -28,6 +28,7 @@ __all__ = [
     "find_certificates",
     "invalid_reason",
     "is_current",
+    "shipped_certificates",
     "shipped_kinds",
     "shipped_path",
     "transferable_certificate",
@@ -121,6 +122,11 @@ def transferable_certificate(op: str, kernel: Kernel) -> Certificate | None:
 def shipped_kinds() -> list[str]:
     """The kinds of machine whose certificates ship with the package; those of GPUs begin with ``sm_``."""
     return sorted(path.stem for path in SHIPPED_DIR.glob("*.json"))
+
+
+def shipped_certificates(kind: str) -> list[Certificate]:
+    """The certificates of a kind of machine that ship with the package, whether or not they still hold."""
+    return list(_shipped(kind).values())
 
 
 def invalid_reason(op: str, kernel: Kernel, kind: str | None = None) -> str | None:

@@ -13,10 +13,12 @@ They are held against the case with the most requests; this one against each cas
 
 | launch | blocks and threads of a block: the host launches once, and so |
 |---|---|
+| spare_blocks, elements | the most blocks beyond those that the elements fill, the arguments whose product they are |
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -153,7 +155,8 @@ def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation, text: 
     if faults:
         first = faults[0]
         detail = f"with {cases[first.case].about}, when {orders[first.order].text}"
-        line = first.second.line or first.first.line
+        at_barrier = first.kind == "missing_thread"  # the other thread has returned, wherever that was
+        line = (0 if at_barrier else first.second.line) or first.first.line
         return Verdict(False, fault_sentence(first, text), detail, line=line)
     pairs = _observations(cases, reference, seen)
     verdict = judge([observation for observation, _ in pairs], reference)
@@ -209,7 +212,7 @@ def _limit_sentence(case: Case, traffic: Sequence[Traffic], limits: Mapping[str,
             return said, one.line
     if "per" not in limits:
         return "", 0
-    count, what = int(np.prod([case.arguments[name] for name in limits["per"]])), limits["what"]
+    count, what = _count(case, limits["per"]), limits["what"]
     loads = [one for one in traffic if one.access == 1]
     counted = {
         "global_loads": (sum(one.accesses for one in loads if not one.shared), "loads from global memory"),
@@ -240,6 +243,25 @@ def _launch_sentence(launches: Sequence[Launch], blocks: int, threads: int) -> t
     return "", None
 
 
+def _spare_sentence(
+    cases: Sequence[Case], launches: Sequence[Launch], limits: Mapping[str, Any]
+) -> tuple[str, Launch | None]:
+    """What is said of a launch with far more threads than elements, and that launch; None if none has."""
+    for one in launches:
+        elements, threads = _count(cases[one.case], limits["elements"]), int(np.prod(one.block))
+        blocks, enough = int(np.prod(one.grid)), -(-elements // threads)
+        if blocks > enough + limits["spare_blocks"]:
+            given = f"<<<{_size(one.grid)}, {_size(one.block)}>>>: {blocks} blocks of {threads} threads"
+            said = f"the launch is {given} for {elements} elements, where {enough} would do"
+            return f"{said}. Blocks come first, then the threads of one", one
+    return "", None
+
+
+def _count(case: Case, names: Sequence[str]) -> int:
+    """The product of some arguments."""
+    return int(np.prod([case.arguments[name] for name in names]))
+
+
 def _size(size: tuple[int, int, int]) -> str:
     """A grid's or a block's size as a launch writes it."""
     return str(size[0]) if size[1:] == (1, 1) else f"dim3({size[0]}, {size[1]}, {size[2]})"
@@ -248,16 +270,35 @@ def _size(size: tuple[int, int, int]) -> str:
 # ---------------------------------------------------------------- the check
 
 
+def _limits(exercise: Exercise) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((exercise.folder / "exercise.toml").read_text(encoding="utf-8")).get(
+        "limits", {}
+    )
+    return found
+
+
+def _without_shared(exercise: Exercise, verdict: Verdict, text: str) -> Verdict:
+    """The verdict, with what is added where threads wait for each other and no array is shared."""
+    solution = exercise.solution_path.read_text(encoding="utf-8")
+    if verdict.right or "__shared__" in text or "__syncthreads" not in text or "__shared__" not in solution:
+        return verdict
+    said = f"{verdict.sentence}. No array here is __shared__: without that word each thread has one of its own"
+    return dataclasses.replace(verdict, sentence=said)
+
+
 def _verdict(exercise: Exercise, cases: Sequence[Case], reference: Reference, seen: Emulation, text: str) -> Verdict:
     verdict = _judged(cases, reference, seen, text)
     if not verdict.right:
         return verdict
-    limits = tomllib.loads((exercise.folder / "exercise.toml").read_text(encoding="utf-8")).get("limits", {})
+    limits = _limits(exercise)
+    sentence, launch = "", None
     if "launch" in limits:
         sentence, launch = _launch_sentence(seen.launches, *limits["launch"])
-        if launch:
-            detail = f"the results are right; with {cases[launch.case].about}"
-            return Verdict(False, sentence, detail, line=launch.line)
+    if "spare_blocks" in limits:
+        sentence, launch = _spare_sentence(cases, seen.launches, limits)
+    if launch:
+        detail = f"the results are right; with {cases[launch.case].about}"
+        return Verdict(False, sentence, detail, line=launch.line)
     number, traffic = _busiest(seen.traffic)
     sentence, line = _limit_sentence(cases[number], traffic, limits)
     if sentence:
@@ -294,16 +335,20 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
         raise refused_by_compiler from None
     arguments = [[_argument(p, case.arguments[p.name]) for p in exercise.parameters] for case in cases]
     orders = [thread_orders(THREAD_ORDERS if number == 0 else FEWER_ORDERS) for number in range(len(cases))]
-    checks = []
+    limits, checks = _limits(exercise), []
     for attempt, text in enumerate(texts):
         try:
-            seen = run_library(library, attempt, name, arguments, orders, stops=True)
+            seen = None
+            if "spare_blocks" in limits:  # thousands of blocks too many take a minute under all orders
+                seen = run_library(library, attempt, name, arguments, [few[:1] for few in orders], stops=True)
+            if seen is None or not _spare_sentence(cases, seen.launches, limits)[0]:
+                seen = run_library(library, attempt, name, arguments, orders, stops=True)
         except EmulatorError as error:
             missing = re.search(r"undefined symbol: (\w+)", str(error))
             if missing is None:
                 raise BuildError(str(error)) from error
             said = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
             raise NotCompiled([CompilerMessage(0, said)]) from None
-        verdict = _verdict(exercise, cases, reference, seen, text)
+        verdict = _without_shared(exercise, _verdict(exercise, cases, reference, seen, text), text)
         checks.append(CudaCheck(verdict, _printed(cases, seen, verdict)))
     return checks

@@ -13,6 +13,8 @@ __all__ = ["COMPILERS", "Tree", "tree_now", "wait_unless_stuck"]
 
 COMPILERS = {"cc1plus", "cc1", "g++", "c++", "clang++", "clang", "as", "ld", "nvcc", "cicc", "ptxas"}
 
+AWAKE_STATES = frozenset("RD")
+
 LOOK_S = 0.05
 LOOKS = 200  # in a row at which a child slept and had used no processor since the one before: it waits for nobody
 CPU_S = 300.0  # of its own that a child may use: one that spins for what never comes
@@ -50,11 +52,12 @@ class Tree:
 
     cpu_s: float  # that its processes and the ended children of those have used
     compiles: bool  # a compiler is one of them
+    awake: bool = False  # a thread of them runs, wants to, or waits for a disk
 
 
 def tree_now(root: int) -> Tree:
-    """What a process and those below it have used by now, in whatever group or session they are, and whether a compiler
-    is one of them. Cost: some ms: all processes are read."""
+    """What a process and those below it have used by now, in whatever group or session they are, whether a compiler is
+    one of them, and whether any of their threads does something. Cost: some ms: all processes are read."""
     every = dict(every_process())
     below: dict[int, list[int]] = {}
     for pid, state in every.items():
@@ -63,4 +66,5 @@ def tree_now(root: int) -> Tree:
     for pid in members:  # which grows meanwhile
         members += below.get(pid, ())
     found = [every[pid] for pid in members if pid in every]
-    return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found))
+    awake = any(AWAKE_STATES.intersection(thread_states(pid)) for pid in members)
+    return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found), awake)

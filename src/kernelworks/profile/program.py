@@ -9,7 +9,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import io
 import os
 import platform
 import runpy
@@ -29,6 +28,7 @@ from torch import nn
 
 from kernelworks.measure.clock.page_faults import restore_heap, run_with_own_faults
 from kernelworks.profile.gc_pauses import Collections
+from kernelworks.profile.printed_output import dropped_output, shown_output
 from kernelworks.profile.standard_input import replayed_input
 from kernelworks.profile.target import (
     NoFile,
@@ -204,31 +204,32 @@ def from_function(fn: Callable[..., Any], args: Sequence[Any] = (), name: str = 
     return Program(shown, lambda: call_program(shown, entry.fn, args), entry, file)
 
 
-def from_target(target: str, args: Sequence[str] = (), *, module: bool = False) -> Program:
+def from_target(target: str, args: Sequence[str] = (), *, module: bool = False, silent: bool = False) -> Program:
     """``file.py:function`` (a function without required arguments), or a script to be run as ``__main__`` each time;
     with ``module`` the dotted name of a module to be run so (``python -m``), or ``package.module:function``.
 
     The file's folder stands first in ``sys.path`` and ``sys.argv`` holds the arguments, as ``python file.py`` has it; a
-    file with relative imports is imported as a part of its package. What is printed is shown on the first run only.
+    file with relative imports is imported as a part of its package. What is printed is shown on the first run only, and
+    with ``silent`` not even then.
 
     Raises TargetError (by its kind a FileNotFoundError, AttributeError or TypeError): there is no such file, it has no
     such function, or that cannot be called without arguments; and what the file raises as it is imported.
     """
     if module:
-        return _module(target, args)
+        return _module(target, args, silent=silent)
     path, function = locate(target)
     if not function:
-        return Program(" ".join((path.name, *args)), _Script(path, tuple(args)), file=path)
+        return Program(" ".join((path.name, *args)), _Script(path, tuple(args), silent=silent), file=path)
     name = f"{path.name}:{function}"
-    with _as_main(path, args):
+    with _as_main(path, args), _printed(silent):
         found = _function(_imported(path), function, name)
     entry = Entry(found)
-    return Program(name, _Repeated(name, entry, path, tuple(args)), entry, path)
+    return Program(name, _Repeated(name, entry, path, tuple(args), silent=silent), entry, path)
 
 
-def _module(target: str, args: Sequence[str]) -> Program:
+def _module(target: str, args: Sequence[str], *, silent: bool) -> Program:
     name, _, function = target.partition(":")
-    with _as_main(Path("x"), args):
+    with _as_main(Path("x"), args), _printed(silent):
         try:
             spec = importlib.util.find_spec(name)
             if spec is not None and spec.submodule_search_locations is not None and not function:
@@ -239,12 +240,12 @@ def _module(target: str, args: Sequence[str]) -> Program:
             raise no_module(name)
         path = Path(spec.origin or name)
         if not function:
-            return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), module=name), file=path)
+            return Program(" ".join((f"-m {name}", *args)), _Script(path, tuple(args), name, silent=silent), file=path)
         if path.suffix == ".py":
             check_function(path, function, target)
         found = _function(importlib.import_module(name), function, target)
     entry = Entry(found)
-    return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args)), entry, path)
+    return Program(target, _Repeated(target, entry, Path.cwd() / "x", tuple(args), silent=silent), entry, path)
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[..., Any]:
@@ -323,23 +324,27 @@ def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
             os.chdir(folder)
 
 
+def _printed(silent: bool) -> contextlib.AbstractContextManager[None]:
+    return dropped_output() if silent else shown_output()
+
+
 class _Repeated:
     """Runs again and again; what is printed is shown once, and each run reads the same standard input."""
 
-    def __init__(self, name: str, entry: Entry, path: Path, args: tuple[str, ...]) -> None:
-        self.name, self.entry, self.path, self.args, self.runs = name, entry, path, args, 0
+    def __init__(self, name: str, entry: Entry, path: Path, args: tuple[str, ...], *, silent: bool) -> None:
+        self.name, self.entry, self.path, self.args = name, entry, path, args
+        self.silent, self.runs = silent, 0
 
     def __call__(self) -> Any:
         self.runs += 1
-        silent = contextlib.redirect_stdout(io.StringIO()) if self.runs > 1 else contextlib.nullcontext()
-        with _as_main(self.path, self.args), silent, replayed_input():
+        with _as_main(self.path, self.args), _printed(self.silent or self.runs > 1), replayed_input():
             return call_program(self.name, self.entry.fn)
 
 
 class _Script(_Repeated):
     """A file, or a module by its dotted name, run as ``__main__``; a file with relative imports as its package's."""
 
-    def __init__(self, path: Path, args: tuple[str, ...], module: str = "") -> None:
+    def __init__(self, path: Path, args: tuple[str, ...], module: str = "", *, silent: bool) -> None:
         package = "" if module else _package(path)
         name = module or (f"{package}.{path.stem}" if package else "")
         folder = path.parents[package.count(".") + 1] if package else None
@@ -351,7 +356,7 @@ class _Script(_Repeated):
             sys.path.insert(0, str(folder) if folder else os.getcwd())
             runpy.run_module(name, run_name="__main__", alter_sys=True)
 
-        super().__init__(f"-m {module}" if module else path.name, Entry(whole), path, args)
+        super().__init__(f"-m {module}" if module else path.name, Entry(whole), path, args, silent=silent)
 
 
 def versions() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -29,6 +30,7 @@ __all__ = [
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
 INTERRUPTION = "interrupted, so this is what was measured until then"
+WIDE_SPREAD = 0.5  # of the median run, from which on its extremes are told
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -44,10 +46,11 @@ def diagnosis(record: Diagnosis, width: int, *, verbose: bool = False, files: Fi
     parts: list[RenderableType] = [*lines]
     if record.hotspots or not record.ambiguous:
         parts += [Text(), *_measured(record, width, verbose=verbose)]
-    if len(steps) > 1:  # the first stands on top
+    if len(steps) > 1:
         parts += [Text(), section("next steps")]
-        for number, step in enumerate(steps[1:], 2):
-            parts += step_lines(step, width, 4, f" {number}.")
+        for number, step in enumerate(steps, 1):
+            said = step if number > 1 or not step.command else replace(step, why="")  # the first stands on top
+            parts += step_lines(said, width, 4, f" {number}.")
     if files is not None and (files.page or files.record):
         parts += [Text(), *_files(files)]
     return Group(*parts)
@@ -152,6 +155,9 @@ def _wall(record: Diagnosis) -> str:
     if len(walls) < 2:
         return said
     spread = half_spread(walls) / record.wall_s if record.wall_s else 0.0
+    if spread > WIDE_SPREAD:  # an interval round the median would begin at nothing
+        between = f"{quantity.seconds(min(walls))} to {quantity.seconds(max(walls))}"
+        return f"{said} ({between}, {len(walls)} runs)"
     return f"{said} (+-{quantity.percent(spread)}, {len(walls)} runs)"
 
 

@@ -237,13 +237,14 @@ def _minutes(seconds: float) -> str:
 
 
 def step_lines(step: Step, width: int, indent: int, first: Text | str = "") -> list[Text]:
-    """A step's command, and below it what it does."""
+    """A step's command, and below it what it does, if it says so."""
     if not step.command:
         return paragraph(step.why, width, indent, first)
     if step.python:
-        code = Text(step.command[0], style="bold")
-        return [*paragraph(code, width, indent, first), *paragraph(step.why, width, indent, style="dim")]
-    return [*command_lines(step.command, width, indent, first), *paragraph(step.why, width, indent, style="dim")]
+        said = paragraph(Text(step.command[0], style="bold"), width, indent, first)
+    else:
+        said = command_lines(step.command, width, indent, first)
+    return [*said, *(paragraph(step.why, width, indent, style="dim") if step.why else [])]
 
 
 def command_text(step: Step) -> str:

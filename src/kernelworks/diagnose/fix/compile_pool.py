@@ -41,6 +41,7 @@ LEAST_BYTES = 1 << 30  # with less left the last one is ended
 LETS_GO_S = 0.3  # after so long they go on: what is shorter is not worth halting them again
 STANDING_S = 60.0  # for which they stand while nothing is heard of the search: it may wait for what one of them holds
 STANDING_RUNS = 6  # of the program, beside
+WAITS_SHARE = 0.15  # of that, if all that while its processes do nothing
 REST_S = 60.0  # in which none of its processes ran, and it was not halted: it hangs
 LOOK_S = 5.0  # between two looks at that
 WORDS = 200
@@ -156,8 +157,8 @@ class CompilePool:
 
     # ------------------------------------------------------------ what goes on by itself
 
-    def look(self) -> None:
-        """What has become of them; called again and again."""
+    def look(self, rested_s: float = 0.0) -> None:
+        """What has become of them; called again and again. ``rested_s``: for which the search has done nothing."""
         now = time.monotonic()
         if self._goes_at is not None and now >= self._goes_at:
             self._goes_at, self._stands = None, False
@@ -168,7 +169,8 @@ class CompilePool:
         for form in self.running:
             self._look_at(form, now)
         self.builds.look()
-        if self._stands and self.running and now - self._halted_at > self.standing_s:
+        waits = now - self._halted_at > self.standing_s or rested_s > WAITS_SHARE * self.standing_s
+        if self._stands and self.running and waits:
             for form in self.running:
                 self._ended(form, "it was ended: the search may have waited for it")
         if self.running and available_bytes() < LEAST_BYTES:

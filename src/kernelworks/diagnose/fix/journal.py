@@ -16,6 +16,8 @@ import torch
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.compile_forms import Compilers, candidate_of, plain_candidate
+from kernelworks.diagnose.fix.order import COMPILERS, stage
+from kernelworks.diagnose.fix.worker_limit import Silence
 from kernelworks.diagnose.optimization import Optimization, Promise
 from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import Noise, SampledWindows
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceLost", "Journal", "State", "as_state", "device_fault", "most_silent_s", "tries_of"]
 
-SILENT_SHARE = 0.6  # of the rest of the budget, in which a compiler may say nothing
-SILENT_S, SILENT_RUNS = 60.0, 3  # on a busy machine a compiler takes as long for a single file
+RESTS_S = 20.0  # in which a trial's processes may do nothing
+SILENT_SHARE = 0.6  # of the rest of the budget, in which a trial may be at work and say nothing
+SILENT_S, SILENT_RUNS = 60.0, 3  # at the least, and runs of the program beside
 
 State = dict[str, Any]  # of JSON's types
 
@@ -53,15 +56,27 @@ class Journal:
     def note_outcome(self, search: Search) -> None:
         """It has ended."""
 
+    def note_limit(self, seconds: float) -> None:
+        """A step of it begins that may take so many seconds; 0 as it has ended."""
+
     def give_up(self) -> NoReturn:
         """The device is lost."""
         raise DeviceLost("the device was lost")
 
 
-def most_silent_s(search: Search) -> float:
-    """Seconds after which a trial that has said nothing is taken for one that hangs."""
+def most_silent_s(search: Search, one: Try) -> Silence:
+    """Seconds after which a trial that has said nothing is ended. A compiler that is at work has all that is left of
+    the budget if nothing else waits for it."""
     assert search.scene.budget is not None
-    return max(SILENT_S + SILENT_RUNS * search.scene.wall, SILENT_SHARE * search.scene.budget.seconds_left)
+    left, runs_s = search.scene.budget.seconds_left, SILENT_RUNS * search.scene.wall
+    compiles = stage(one) == COMPILERS
+    share = 1.0 if compiles and not _waits_for_it(search, one) else SILENT_SHARE
+    return Silence(RESTS_S + runs_s, max(SILENT_S + runs_s, share * left), compiles)
+
+
+def _waits_for_it(search: Search, one: Try) -> bool:
+    """Whether others are still to be predicted or tried."""
+    return any(other is not one and not other.why and not other.rejected and not other.found for other in search.tried)
 
 
 def device_fault() -> str:

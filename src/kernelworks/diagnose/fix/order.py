@@ -19,6 +19,7 @@ from kernelworks.diagnose.optimization import Candidate, Impossible, Scene
 
 __all__ = [
     "COMPILERS",
+    "CUDA_GRAPHS",
     "INDEPENDENT",
     "SETTINGS",
     "TUNED",

@@ -34,7 +34,7 @@ from kernelworks.diagnose.fix.alternate import (
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.compiled_check import check_compiled
-from kernelworks.diagnose.fix.duels import duel, is_close_rival
+from kernelworks.diagnose.fix.duels import duel, is_awaited, is_close_rival, is_raced
 from kernelworks.diagnose.fix.forms_of_tries import FormsOfTries
 from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
 from kernelworks.diagnose.fix.order import (
@@ -103,6 +103,7 @@ class Search:
     kept: list[Try] = field(default_factory=list)
     impossible: list[TriedOptimization] = field(default_factory=list)
     over: list[Try] = field(default_factory=list)  # what did not fit the budget
+    put_off: list[Try] = field(default_factory=list)  # whose parts wait for a rival that may hold them all
     reports: list[CompilerReport] = field(default_factory=list)  # files that show where a compiler was wrong
     last: Try | None = None  # that was applied: verified and measured with all that is
     steps: list[SearchStep] = field(default_factory=list)
@@ -135,6 +136,15 @@ class Search:
         self.steps = note_step(self.steps, what, getattr(self, "scene", None))
         self.say(with_budget(what, getattr(self, "scene", None)))
 
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """A step that is ended with its process if it takes longer, where the search has a process of its own."""
+        self.journal.note_limit(seconds)
+        try:
+            yield
+        finally:
+            self.journal.note_limit(0.0)
+
     def _searched(self) -> None:
         free_runs = 0 if self.spent_s else FREE_RUNS
         budget = Budget(self.budget_s, statistics.median(self.walls), free_runs=free_runs)
@@ -144,7 +154,7 @@ class Search:
         roots = find_program_roots(program, budget, getattr(self.forecaster, "timeline", None), self.step)
         scene = self.scene = Scene(
             roots, self.forecaster.with_sync(program), forecaster=self.forecaster, walls=self.walls, budget=budget,
-            allow=frozenset(self.allow), say=self.step, optimizers=roots.optimizers,
+            allow=frozenset(self.allow), say=self.step, within=self.within, optimizers=roots.optimizers,
         )  # fmt: skip
         self.place = place(scene.device)
         self.outcomes = history.read_outcomes(self.place)
@@ -244,13 +254,17 @@ class Search:
 
     def _again(self) -> list[Try]:
         """What was predicted to save nothing by itself, and may on top of what is applied by now: a layout whose
-        conversions cost more than it saves, until a compiler converts only once."""
+        conversions cost more than it saves, until a compiler converts only once. And what was put off for a rival."""
         late = [
             one
             for one in self.tried
             if one.candidate.again and one.saves is not None and one.found is None and set(one.upon) != set(self.kept)
         ]
-        return [one for one in late if self._on_top(one)]
+        put_off, self.put_off = self.put_off, []
+        return [
+            *(one for one in late if self._on_top(one)),
+            *(less for one in put_off for less in self.lesser_tries(one)),
+        ]
 
     def _rivals(self, one: Try) -> list[Try]:
         """What was applied and cannot stay, or may save less, if this one is in place."""
@@ -274,6 +288,9 @@ class Search:
         less = one.promise.less if one.promise is not None else None
         if one.applied or less is None or self._rivals(one):
             return []
+        if is_awaited(one, self.tried):
+            self.put_off.append(one)
+            return []
         assert one.promise is not None
         one.promise, found = dataclasses.replace(one.promise, less=None), list[Candidate]()
         why, rejected = one.why, one.rejected
@@ -296,14 +313,16 @@ class Search:
     def _considered(self, one: Try) -> list[Try]:
         """Tries it. Returns what is to be tried again because of it."""
         rivals, one.why = self._rivals(one), ""
-        near = next((rival for rival in rivals if is_close_rival(one, rival)), None)
-        if near is not None:
-            self.guard_trial(one, lambda: self._race_against(one, near))
-        if not one.why and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
-            rival = near or rivals[0]
-            said = "saves as much in a direct benchmark" if near is not None else "is predicted to save as much"
+        near = [rival for rival in rivals if is_close_rival(one, rival)]
+        raced = next((rival for rival in near if is_raced(one, rival)), None)
+        if raced is not None:
+            self.guard_trial(one, lambda: self._race_against(one, raced))
+        told = raced is not None or not near  # else the program itself tells
+        if not one.why and told and rivals and one.saves is not None and self._left(one) <= LEAST_NOISE:
+            rival = raced or rivals[0]
+            said = "saves as much in a direct benchmark" if raced is not None else "is predicted to save as much"
             one.why = f"{rival.candidate.optimization}, {rival.candidate.says}, is in its place and {said}"
-            one.rejected = one.rejected or near is not None
+            one.rejected = one.rejected or raced is not None
         elif not one.why:
             self.guard_trial(one, lambda: self._measured(one))
         again: list[Try] = []

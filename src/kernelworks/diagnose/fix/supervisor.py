@@ -29,7 +29,7 @@ from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker import DEVICE_LOST
-from kernelworks.diagnose.fix.worker_limit import WorkerLimit
+from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
 from kernelworks.profile.program_errors import TEXT
@@ -242,7 +242,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
         pool.tell = messages.send
 
         def is_over() -> bool:
-            pool.look()
+            pool.look(limit.rested_s)
             return limit.is_reached(progress.ends_at)
 
         for message in messages.until(over=is_over, ended=lambda: process.poll() is not None):
@@ -263,7 +263,9 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                     )
             elif kind == "begin":
                 progress.state, progress.trial_at_s = message["state"], round(progress.searched_s(), 2)
-                limit.begin(message["seconds"])
+                limit.begin(Silence(**message["silence"]))
+            elif kind == "within":
+                limit.within(message["seconds"])
             elif kind == "end":
                 progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])
                 limit.end()
@@ -280,7 +282,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
             code = process.wait()
             limit.cause = _ending(code)
         progress.is_over = limit.is_budget
-        progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget else 0.0)
+        progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget or limit.is_part else 0.0)
     return None
 
 

@@ -51,7 +51,10 @@ class WorkersJournal(Journal):
     def note_trial(self, search: Search, one: Try) -> None:
         if self._first:
             self.note_outcome(search)
-        self._channel.send("begin", state=as_state(search, one), seconds=most_silent_s(search))
+        self._channel.send("begin", state=as_state(search, one), silence=most_silent_s(search, one)._asdict())
+
+    def note_limit(self, seconds: float) -> None:
+        self._channel.send("within", seconds=seconds)
 
     def note_outcome(self, search: Search) -> None:
         self._first = False
@@ -76,9 +79,10 @@ def main() -> None:
 
 
 def _diagnosed(request: dict[str, Any], channel: Channel) -> Diagnosis:
-    if request["resumed"] is not None:  # the first process has shown what the program prints
+    again = request["resumed"] is not None  # the first process has shown what the program prints
+    if again:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    program = from_target(request["target"], request["args"], module=request["module"])
+    program = from_target(request["target"], request["args"], module=request["module"], silent=again)
     compilers = CompilersBeside(channel, request["compilers"])
     fixing = Fixing(
         request["fix_s"], tuple(request["allow"]), plan=request["plan"], journal=WorkersJournal(channel, compilers),

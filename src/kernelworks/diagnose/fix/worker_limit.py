@@ -6,63 +6,106 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from kernelworks.machine.child_process import tree_now
 from kernelworks.machine.memory import available_bytes
 
-__all__ = ["WorkerLimit", "resident_bytes"]
+__all__ = ["Silence", "WorkerLimit", "resident_bytes"]
 
 MEMORY_SHARE = 0.9  # of what is free when the worker starts
-REST_S = 5.0  # in which none of its processes ran: it waits for nobody
+QUIET_S = 5.0  # of silence, before its processes are looked at: each look costs some ms, beside what is timed
+LOOK_S = 1.0  # between two looks
+IDLE_SHARE = 0.05  # of a core: what polls for what never comes uses less, what works uses more though others have most
+
+
+class Silence(NamedTuple):
+    """Seconds for which a worker may say nothing: while its processes rest, and while they are at work.
+
+    ``compiles``: at work is a compiler, which is not taken for one that hangs: what it exceeds is its part of the
+    budget."""
+
+    rests_s: float
+    works_s: float
+    compiles: bool = False
 
 
 class WorkerLimit:
     """Seconds and memory that a worker may take; ``cause`` says which of them it has exceeded.
 
-    One that has said nothing for its seconds hangs if its processes rest, or have had so many seconds of processor: not
-    if a compiler is among them, and not if others have the cores.
+    What its processes do tells, not the clock alone. If all of them rest, it waits for what never comes. If they are at
+    work, it is ended once they have had so many seconds of processor too: others may have the cores. A compiler of C++
+    or CUDA among them has all the time there is.
     """
 
     def __init__(self, pid: int, is_building: Callable[[], bool] = lambda: False) -> None:
         """``is_building``: whether something is built beside that it may wait for, in silence."""
-        self.cause, self.is_budget = "", False
+        self.cause, self.is_budget, self.is_part = "", False, False
+        self.rested_s = 0.0  # for which all its processes have rested by now
         self._is_building = is_building
         self._pid, self._most_bytes = pid, MEMORY_SHARE * available_bytes()
-        self._ends, self._seconds = float("inf"), 0.0
-        self._cpu_at_first = self._cpu_seen = self._ran_at = 0.0
+        self._silence: Silence | None = None  # none before the first trial
+        self._most_s = 0.0  # of one step that has a limit of its own
+        self._hear()
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, silence: Silence) -> None:
         """A trial begins, which may be silent for so long."""
-        self._ends, self._seconds, self._cpu_seen = time.monotonic() + seconds, seconds, -1.0
-        self._cpu_at_first = tree_now(self._pid).cpu_s
+        self._silence, self._most_s = silence, 0.0
+        self._hear()
+
+    def within(self, seconds: float) -> None:
+        """A step of it begins that may be at work for so long, whatever it says; 0 as it has ended."""
+        self._most_s = seconds
+        self._hear()
 
     def progress(self) -> None:
         """It has said something."""
-        if self._ends < float("inf"):
-            self.begin(self._seconds)
+        if not self._most_s:
+            self._hear()
 
     def end(self) -> None:
-        """The trial is over."""
-        self._ends = float("inf")
+        """The trial is over: what comes until the next may be at work as long as it likes."""
+        if self._silence is not None:
+            self.begin(Silence(self._silence.rests_s, float("inf")))
+
+    def _hear(self) -> None:
+        self._heard_at = self._looked_at = time.monotonic()
+        self._cpu_at_first = self._cpu_seen = -1.0
+        self._ran_at, self.rested_s = self._heard_at, 0.0
 
     def is_reached(self, ends_at: float) -> bool:
         """Whether one of the limits is. ``ends_at``: when the budget is over, on the monotonic clock."""
         now, taken = time.monotonic(), resident_bytes(self._pid)
         if now > ends_at:
             self.cause, self.is_budget = "the budget was over", True
-        elif now > self._ends and self._hangs(now):
-            self.cause = f"it hung: nothing was heard of it for {self._seconds:.0f} s, and its process was ended"
         elif taken > self._most_bytes:
             self.cause = f"its process grew past {self._most_bytes / 1e9:.1f} GB of memory, and was ended"
+        elif self._silence is not None and now - self._heard_at > QUIET_S and now - self._looked_at >= LOOK_S:
+            self._look(now, self._silence)
         return bool(self.cause)
 
-    def _hangs(self, now: float) -> bool:
-        tree = tree_now(self._pid)
+    def _look(self, now: float, silence: Silence) -> None:
+        self._looked_at, tree = now, tree_now(self._pid)
         compiles = tree.compiles or self._is_building()
-        if compiles or tree.cpu_s != self._cpu_seen:
+        if self._cpu_seen < 0:
+            self._cpu_at_first, self._cpu_seen, self._ran_at = tree.cpu_s, tree.cpu_s, now
+        elif compiles or tree.awake or tree.cpu_s - self._cpu_seen > IDLE_SHARE * (now - self._ran_at):
             self._cpu_seen, self._ran_at = tree.cpu_s, now
-        had_its_time = tree.cpu_s - self._cpu_at_first > self._seconds
-        return not compiles and (had_its_time or now - self._ran_at > REST_S)
+        self.rested_s = now - self._ran_at
+        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first + QUIET_S
+        if self.rested_s > silence.rests_s:
+            self.cause = f"it hung: for {self.rested_s:.0f} s its processes did nothing, and it was ended"
+        elif compiles:
+            return
+        elif self._most_s and min(silent_s, had_s) > self._most_s:
+            self.cause, self.is_part = f"it was ended after {silent_s:.0f} s, its part of the budget", True
+        elif min(silent_s, had_s) > silence.works_s:
+            self.is_part = silence.compiles
+            self.cause = (
+                f"it was ended after {silent_s:.0f} s: it was still compiling, and that was its part of the budget"
+                if self.is_part
+                else f"it hung: nothing was heard of it for {silent_s:.0f} s, and its process was ended"
+            )
 
 
 def resident_bytes(pid: int) -> int:

@@ -84,7 +84,8 @@ class _Optimization:
                 raise Impossible("the sizes of its inputs change from call to call")
             scene.say("capturing a CUDA graph")
             graphed = self._graphed(scene, root, root)
-            _run(scene, samples[0], [(root, graphed)])
+            with scene.within(_most_s(scene)):
+                _run(scene, samples[0], [(root, graphed)])
             if not any(graphed.graphs.values()):
                 why = graphed.reason or "it is called with other than plain tensors"
                 instead = Promise(None, less=lambda: self._parts(scene, candidate.site, samples[0]))
@@ -112,20 +113,24 @@ class _Optimization:
         root, budget = sample.module, scene.budget
         assert budget is not None
         budget.ask("capturing parts of it", _expected_s(scene, 0) + TRIES * LEAST_S / 2)
-        scene.say("looking for the largest parts that can be captured")
-
-        ends_at = time.perf_counter() + PARTS_SHARE * max(0.0, budget.seconds_left)
+        scene.say(f"looking for the modules that {site} calls")
+        most_s = _most_s(scene)
+        ends_at = time.perf_counter() + most_s
 
         def attempt(parts: Sequence[nn.Module]) -> list[nn.Module]:
-            budget.ask("capturing parts of it")
-            if time.perf_counter() > ends_at:  # what cannot be captured may take seconds a try
-                return []
-            tried = [(part, self._graphed(scene, root, part)) for part in parts]
-            _run(scene, sample, list(tried))
-            return [part for part, graphed in tried if any(graphed.graphs.values())]
+            found = list[nn.Module]()
+            for part in parts:
+                budget.ask("capturing parts of it")
+                if time.perf_counter() > ends_at:  # what cannot be captured may take seconds a try
+                    break
+                scene.say(f"looking for the largest parts that can be captured: {type(part).__name__}")
+                graphed = self._graphed(scene, root, part)
+                _run(scene, sample, [(part, graphed)])
+                found += [part] if any(graphed.graphs.values()) else []
+            return found
 
-        called = called_within(lambda: _run(scene, sample, []))
-        with untimed_section():
+        with scene.within(most_s), untimed_section():
+            called = called_within(lambda: _run(scene, sample, []))
             found = largest(root, called, attempt)
         if found:
             names = {id(part): name for name, part in root.named_modules()}
@@ -187,6 +192,13 @@ def _part_expressions(root: nn.Module, paths: Sequence[str]) -> list[str]:
 
 def _expected_s(scene: Scene, call_signatures: int) -> float:
     return LEAST_S * (1 + min(call_signatures, MAX_GRAPHS)) + RUNS * scene.wall
+
+
+def _most_s(scene: Scene) -> float:
+    """Seconds in which something is captured, or never: a capture that failed may leave a device that does not
+    answer."""
+    assert scene.budget is not None
+    return _expected_s(scene, 0) + PARTS_SHARE * max(0.0, scene.budget.seconds_left)
 
 
 def _run(scene: Scene, sample: Sample, impls: list[Impl]) -> None:

@@ -53,11 +53,18 @@ LEAST_S, PER_MODULE_S = 3.0, 0.25  # inductor's minimum, and more for each modul
 PER_MODULE_ON_GPU_S = 0.12  # Triton's compilers work at once: 16 s for 50 modules, 21 s for 190, on an H200's host
 PER_CALL_S = 0.1  # for each call of a plain function: a loop is unrolled, and thousands of calls take minutes
 PER_UNROLLED_CALL_S = 0.03  # of a module's: few but where it calls its parts again and again, as one that generates
+PER_TUNED_PRODUCT_S = {
+    "mm": 10.0,
+    "addmm": 10.0,
+    "bmm": 3.0,
+    "baddbmm": 3.0,
+}  # on a GPU: about 20 templates of each product
 BACKWARD = 2.0  # times as long as the forward: to compile gradients, and to run them
 MOST_ROOTS = 4  # roots that are compiled: those that take the most time
 IN_A_GRAPH = 0.5  # of the time of a graph of its own, which a block takes in the graph of the whole
 WORTH = 0.05  # of the wall clock, which a module must take
 RACES = 0.3  # of the seconds left, for the benchmarks of our backend: what is not benchmarked stays inductor's
+TUNED_MODE = "max-autotune"
 PART = "part"
 TARGET_OPTIONS = ("blocks", PART, STEP, ALIKE)  # options that say what is compiled, not how
 
@@ -90,7 +97,7 @@ MODES = (
         2.7,
         gpu=True,
     ),
-    Mode(", its kernels tuned", {"mode": "max-autotune-no-cudagraphs"}, 3.0),
+    Mode(", its kernels tuned", {"mode": f"{TUNED_MODE}-no-cudagraphs"}, 3.0),
 )
 
 STEP_MODES = MODES[:2]  # of a whole training step: our backend, and tuned kernels, are tried on its modules
@@ -334,7 +341,9 @@ class _Optimization:
             for mode in MODES
             if dict(mode.how) == {n: v for n, v in candidate.options if n not in TARGET_OPTIONS}
         )
-        known = self._taken(scene, candidate)
+        known, tuning_s = self._taken(scene, candidate), 0.0
+        if scene.on_gpu and str(candidate.option("mode", "")).startswith(TUNED_MODE):
+            factor, tuning_s = 1.0, _tuning_s(scene)
         kind, blocks = blocks_of(root)
         whole, part = known.get(()), known.get((("blocks", kind),))
         if candidate.option("blocks"):
@@ -342,11 +351,11 @@ class _Optimization:
         if candidate.option(PART):
             return _guess(scene, root)
         if whole is not None:
-            return factor * whole.compiling_s + whole.racing_s
+            return factor * whole.compiling_s + whole.racing_s + tuning_s
         if part is not None:
             each = part.compiling_s / max(1, part.graphs)
-            return factor * max(part.compiling_s, IN_A_GRAPH * each * len(blocks)) + part.racing_s
-        return factor * _guess(scene, root)
+            return factor * max(part.compiling_s, IN_A_GRAPH * each * len(blocks)) + part.racing_s + tuning_s
+        return factor * _guess(scene, root) + tuning_s
 
 
 def root_of(scene: Scene, part: Function) -> nn.Module:
@@ -420,6 +429,18 @@ def _guess(scene: Scene, module: nn.Module) -> float:
         size = each * sum(bool(m._parameters) for m in module.modules())
         size = max(size, PER_UNROLLED_CALL_S * _calls_in(scene, module))
     return (LEAST_S + size) * (BACKWARD if scene.backward else 1.0)
+
+
+def _tuning_s(scene: Scene) -> float:
+    """Seconds to tune a program's products on a GPU, where every template of each is compiled and timed, one after the
+    other. Those that differ in how many rows they are given are one: a compiler makes those sizes dynamic."""
+    timeline = getattr(scene.forecaster, "timeline", None)
+    calls = (call for outer in (timeline.calls if timeline is not None else ()) for call in outer.everything)
+    named = [(call.name.removeprefix("aten::"), call.shapes) for call in calls]
+    found = {
+        (name, str([sizes for sizes in shapes if sizes][-1:])) for name, shapes in named if name in PER_TUNED_PRODUCT_S
+    }
+    return sum(PER_TUNED_PRODUCT_S[name] for name, _ in found)
 
 
 def _calls_in(scene: Scene, root: nn.Module) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from kernelworks.contract.tensors import version_of
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import State, duplicate, fixed_seed, to_float64
+from kernelworks.profile.printed_output import dropped_output
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
 
@@ -132,8 +132,7 @@ def tensors(value: Any) -> list[Tensor]:
 def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
     """Modes, gradients and autocast as the program had them at this call, and the same random numbers each time. What
     it prints was shown when the program ran."""
-    silent = contextlib.redirect_stdout(io.StringIO())
-    with silent, fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide):
+    with dropped_output(), fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide):
         yield
 
 
