@@ -176,6 +176,19 @@ def test_a_preconditioner_holds_what_is_worst_served() -> None:
     assert found[1].iterations < found[0].iterations
 
 
+def test_what_roundings_took_of_a_covariance_is_added() -> None:
+    """Products of 1e4 to the third power beside a noise of 1e-6: K is definite, and its float64 form is not."""
+    points = 100 + X[:30, :2]
+    for estimator in (
+        GaussianProcessRegressor("poly", optimizer=None), KernelRidge(1e-6, kernel="poly", gamma=1.0)
+    ):  # fmt: skip
+        with pytest.warns(UserWarning, match="not positive definite in float64"):
+            estimator.fit(points, Y[:30])
+        assert np.abs(estimator.predict(points) - Y[:30]).mean() < np.abs(Y[:30]).mean()
+    with pytest.raises(RuntimeError, match="not positive-definite"):  # what no rounding made is not mended
+        KernelRidge(1e-6, kernel="poly", gamma=1.0, coef0=-5.0).fit(X[:30], Y[:30])
+
+
 def test_a_tolerance_that_is_not_reached_is_told() -> None:
     with pytest.warns(ConvergenceWarning, match="relative residual"):
         KernelRidge(1e-7, kernel="rbf", gamma=GAMMA, solver="cg", tol=1e-12, max_iter=4).fit(X, Y)
