@@ -121,6 +121,7 @@ def _factor(k: Tensor) -> Tensor:
     """The Cholesky factor of k. Where k is positive definite but for its roundings (large values of a polynomial kernel
     beside little noise), as much is added to the diagonal as rounding can have taken: of n numbers and their sums,
     ``4 n 2^-53`` times the largest. It is warned."""
+    factor: Tensor
     factor, wrong = torch.linalg.cholesky_ex(k)
     if not bool(wrong):
         return factor
