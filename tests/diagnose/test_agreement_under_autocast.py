@@ -136,13 +136,13 @@ def rounded_otherwise(module: nn.Module, seed: int, roundings: float) -> Iterato
 
 
 @pytest.mark.parametrize("values", ["zeros and the least integers", "small values and integers of the lower half"])
-def test_one_more_rounding_of_each_result_agrees_where_few_make_the_error_and_four_do_not(values: str) -> None:
+def test_other_roundings_agree_where_few_make_the_error_and_roundings_thrice_as_large_do_not(values: str) -> None:
     torch.manual_seed(0)
     module, x, k = Embedded(), torch.randn(4, 3, 8, 8), torch.rand(4) * 1000
     modes = (True,) * len(list(module.modules()))
     sample = Sample(module, (x, k), {}, False, training=True, modes=modes, autocast={"cpu": BF16}, recording=True)
     drawn = dict(drawn_samples(sample))[values]
-    for roundings, agrees in ((1.0, True), (4.0, False)):
+    for roundings, agrees in ((0.75, True), (2.0, False)):
         found = [
             compare([drawn], changed=lambda m, s=seed, r=roundings: rounded_otherwise(m, s, r), whole=True)
             for seed in range(100, 104)

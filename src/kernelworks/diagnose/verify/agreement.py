@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ DRAWS = 3  # so many runs have their results perturbed
 MORE_DRAWS = (
     8  # so many before 16 bits are rejected: where few roundings make the error, the most of few is often small
 )
+OF_MANY = 1.3  # times the median, the most of MORE_DRAWS norms of many independent errors
 TIES = 8  # so many if integers are compared
 
 
@@ -95,10 +97,10 @@ def compare(
     allowed to make are no news. With ``whole`` no sample is shortened.
 
     It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
-    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; or if, for
-    bfloat16 and float16, the original errs as much when its results are moved by their roundings; if integers
-    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax) and indices that
-    name an equal element in place of another (``choices.py``); and if NaN and infinities stand in the same places.
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype (more of 16 bits
+    where few roundings make the error: ``_far_moved``); if integers and booleans are equal, but for those that the
+    original's own rounding turns (ties of an argmax) and indices that name an equal element in place of another
+    (``choices.py``); and if NaN and infinities stand in the same places.
     Once ``budget_s`` is over, a module is judged by its first sample alone, and one that is like others but for its
     values by theirs, and the note says so; after ``most_s`` nothing is judged any more, and that is no agreement.
     Raises nothing: what goes wrong is in the note.
@@ -272,20 +274,20 @@ class _Trial:
             most = max(most, _norm(moved.double() - value.double(), both))
         return most
 
-    def _most_moved_error(self, name: str, reference: Tensor, enough: float, where: Tensor, *, inside: bool) -> float:
-        """The original's largest error against float64 when its results are moved; drawn until it is ``enough``.
+    def _far_moved(self, name: str, before: Tensor, *, inside: bool) -> float:
+        """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
 
-        One error of 16 bits says little of the next one where a few roundings, of a mean or of an embedding that all
-        rows share, are handed on to every element: the norm of many elements then varies as one number does.
+        A rounding of a mean, or of an embedding that all rows share, is handed on to every element: the norm of many
+        errors then varies as one number does, and one of them says little of the next. The most of the draws is taken
+        as many times as it is more above their median than that of many independent errors would be.
         """
-        most = 0.0
+        moved = []
         for seed in range(MORE_DRAWS):
             draw = self._draw(seed, inside=inside)
-            moved = (draw.inside if inside else draw.named)[name]
-            most = max(most, _norm(moved.double() - reference.double(), where & moved.isfinite()))
-            if most >= enough:
-                break
-        return most
+            one = (draw.inside if inside else draw.named)[name]
+            moved.append(_norm(one.double() - before.double(), before.isfinite() & one.isfinite()))
+        most, median = max(moved), statistics.median(moved)
+        return most / ROUNDINGS * max(1.0, most / (OF_MANY * median) if median else 1.0)
 
     def _judged(
         self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
@@ -362,7 +364,7 @@ class _Trial:
             ):  # else float64 went another way than the original, and is no reference for it
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 if now > bound and rounded_to in NARROW_DTYPES:
-                    bound = max(bound, self._most_moved_error(name, reference, now, where, inside=inside) + unit * size)
+                    bound = factor * max(was, self._far_moved(name, before, inside=inside)) + unit * size
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")
         else:
