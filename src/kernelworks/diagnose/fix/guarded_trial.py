@@ -25,10 +25,11 @@ from kernelworks.profile.process_state import read_settings, restore_settings
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["LeftBehind", "guard_trial"]
+__all__ = ["RUNS", "LeftBehind", "guard_trial"]
 
 DEVICE_S, DEVICE_RUNS = 20.0, 3  # seconds, and runs of the program, after which a device answers
 STREAMS = {0: "the program's input", 1: "the program's output", 2: "the program's errors"}
+RUNS = 3  # of the program, that show what it sets itself: it may do so now and then
 COMPILERS_OWN = frozenset({"the limit of recursion"})  # what a compiler sets for all of the process
 
 
@@ -52,7 +53,9 @@ class LeftBehind:
         for number in streams:
             os.dup2(self._streams[number][0], number)
         settings = [name for name in restore_settings(self._settings) if name not in COMPILERS_OWN]
-        if settings and runs:
+        for _ in range(RUNS if runs else 0):
+            if not settings:
+                break
             with contextlib.suppress(Exception):  # what it raises, its own trial tells
                 self._run()
             own = restore_settings(self._settings)
@@ -84,7 +87,7 @@ def guard_trial(search: Search, one: Try, act: Callable[[], None]) -> None:
     NotUndone.causes.clear()
     _attempt(search, one, act)
     spoilt = f"{search.doing}: it cannot be undone: {NotUndone.causes[0]}" if NotUndone.causes else ""
-    left = search.left_behind.put_back(runs=time_is_left(search.scene, 1))
+    left = search.left_behind.put_back(runs=time_is_left(search.scene, RUNS))
     if left and not one.applied:
         one.why, one.rejected = f"{one.why}; {left}" if one.why else left, True
     answers_s = DEVICE_S + DEVICE_RUNS * search.scene.wall

@@ -36,7 +36,7 @@ from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.fix.duels import duel, is_awaited, is_close_rival, is_raced
 from kernelworks.diagnose.fix.forms_of_tries import FormsOfTries
-from kernelworks.diagnose.fix.guarded_trial import LeftBehind, guard_trial
+from kernelworks.diagnose.fix.guarded_trial import RUNS, LeftBehind, guard_trial
 from kernelworks.diagnose.fix.journal import Journal, ProcessSpoilt, State
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
@@ -423,7 +423,7 @@ class Search:
         with untimed_section():
             wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
         assert self.left_behind is not None
-        wrong = self.left_behind.put_back(runs=time_is_left(scene, 1)) or wrong
+        wrong = self.left_behind.put_back(runs=time_is_left(scene, RUNS)) or wrong
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong
         one.rejected = not one.applied

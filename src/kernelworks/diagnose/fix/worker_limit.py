@@ -93,7 +93,7 @@ class WorkerLimit:
         elif compiles or tree.awake or tree.cpu_s - self._cpu_seen > IDLE_SHARE * (now - self._ran_at):
             self._cpu_seen, self._ran_at = tree.cpu_s, now
         self.rested_s = now - self._ran_at
-        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first + QUIET_S
+        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first
         if self.rested_s > silence.rests_s:
             self.cause = f"it hung: for {self.rested_s:.0f} s its processes did nothing, and it was ended"
         elif compiles:
