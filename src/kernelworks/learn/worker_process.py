@@ -76,7 +76,7 @@ def run_worker(
         now = report.attempts[0]
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                patience.heard()
+                patience.begin_anew()
                 said = json.loads(line)
                 if "attempt" in said:
                     now = report.attempts[said["attempt"]]
@@ -146,7 +146,7 @@ class _Patience:
         self._worker, self._said, self._over = worker, threading.Event(), False
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def heard(self) -> None:
+    def begin_anew(self) -> None:
         self._said.set()
 
     def end(self) -> None:
