@@ -63,7 +63,11 @@ class Surroundings:
             for name, was in self._settings.items()
             if now[name] != was
         ]
-        changed = [signal.Signals(n).name for n, was in self._signals.items() if handlers.get(n) is not was]
+        changed = [
+            signal.Signals(n).name
+            for n, was in self._signals.items()
+            if handlers.get(n) is not was and not _of_torch(handlers.get(n))
+        ]
         if changed:
             lines.append(f"the program set handlers of {', '.join(changed)}: put back")
         names = [name for name, _ in self.args]
@@ -83,7 +87,8 @@ class Surroundings:
         restore_random_state(self._random)
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._signals.items():
-                if signal.getsignal(number) is not handler and handler is not None:
+                now_set = signal.getsignal(number)
+                if now_set is not handler and handler is not None and not _of_torch(now_set):
                     signal.signal(number, handler)
         environment.restore_variables(self._environment)
         for tensor, version, value in self._values:
@@ -182,6 +187,11 @@ def restore_settings(before: dict[str, Any]) -> list[str]:
 
 def _short(value: Any) -> str:
     return str(value).removeprefix("torch.")
+
+
+def _of_torch(handler: Any) -> bool:
+    """Whether torch set it: the first DataLoader with workers does, once, and the next ones count on it."""
+    return str(getattr(handler, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _signals() -> dict[int, Any]:
