@@ -28,6 +28,7 @@ from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
+from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
@@ -355,6 +356,8 @@ class Messages:
 
 def _ending(code: int) -> str:
     """How a process ended, in words."""
+    if code == SPOILT:
+        return "its process could not be put back as it was"
     if code >= 0:
         return f"its process exited with code {code}"
     try:
