@@ -108,6 +108,11 @@ class CompilePool:
         return [form for form in self.forms.values() if form.process is not None]
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether something is compiled or built by now that the search may need."""
+        return self.builds.is_running or (bool(self.running) and not self._stands)
+
+    @property
     def waiting(self) -> list[_Form]:
         """Those of the last batch first, in their order."""
         left = [form for form in self.forms.values() if form.process is None and form.state == FORM_ASKED]

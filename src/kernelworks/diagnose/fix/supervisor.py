@@ -238,7 +238,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
-        limit = WorkerLimit(process.pid, lambda: pool.builds.is_running)
+        limit = WorkerLimit(process.pid, lambda: pool.is_at_work)
         pool.tell = messages.send
 
         def is_over() -> bool:
