@@ -215,7 +215,10 @@ class CompilePool:
         form.mark = f"{self._mark} {len([other for other in self.forms.values() if other.mark])}."
         paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
         threads = str(max(1, int(usable_cores() // max(1, self.most))))
-        form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        try:
+            form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        except OSError:  # no disk is left: nobody will know why it ended
+            form.errors = open(os.devnull, "w+b")  # noqa: SIM115
         with theirs:
             form.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(kept_input())],
