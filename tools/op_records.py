@@ -40,7 +40,7 @@ from kernelworks.ops import ops_named
 from kernelworks.records import GpuPeaks, Peaks, from_json
 from kernelworks.report import quantity
 
-__all__ = ["Figure", "Records", "fits", "lines_of", "long_packages", "page", "request_of", "short"]
+__all__ = ["Figure", "Records", "fits", "lines_of", "lines_of_families", "long_packages", "page", "request_of", "short"]
 
 RESULTS = "benchmarks/results"
 NONE = "none"
@@ -395,6 +395,28 @@ def _machines(records: Records) -> list[str]:
     return lines
 
 
+def lines_of_families(records: Records, ops: Sequence[Op]) -> list[str]:
+    """A line for each family, and one for all."""
+    held = {at for found in records.held.values() for at in found}
+    lines = [
+        "## Families", "",
+        "| family | ops | kernels of ours | verified | ours is chosen at some call | at none | no tuning record |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    families = dict.fromkeys(op.contract.family for op in ops)
+    for title, its in (*((f, [op for op in ops if op.contract.family == f]) for f in families), ("all", list(ops))):
+        kernels = [at for at in records.hashes if at[0] in {op.name for op in its}]
+        taken = [set(records.chosen(op.name)) for op in its]
+        ours, torchs = sum(bool(t - {TORCH}) for t in taken), sum(t == {TORCH} for t in taken)
+        counts = (len(its), len(kernels), len(held.intersection(kernels)), ours, torchs, taken.count(set()))
+        lines.append(f"| {title} | {' | '.join(map(str, counts))} |")
+    return [
+        *lines,
+        "",
+        "The last three columns count ops: by all tuning records of these sources, of any kind of machine.",
+    ]
+
+
 def _missing(records: Records, ops: Sequence[Op]) -> list[str]:
     """What nothing on record speaks of, as lists."""
     held = {at for found in records.held.values() for at in found}
@@ -440,7 +462,7 @@ def page(root: Path) -> str:
     """The text of docs/reference/op-records.md."""
     ops = ops_named(None)
     records = Records(root, ops)
-    lines = [HEAD, *_machines(records), "", *_missing(records, ops)]
+    lines = [HEAD, *_machines(records), "", *lines_of_families(records, ops), "", *_missing(records, ops)]
     for family in dict.fromkeys(op.contract.family for op in ops):
         lines += [
             "", f"## {family}", "",
