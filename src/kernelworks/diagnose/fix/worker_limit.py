@@ -45,7 +45,7 @@ class WorkerLimit:
         self._is_building = is_building
         self._pid, self._most_bytes = pid, MEMORY_SHARE * available_bytes()
         self._silence: Silence | None = None  # none before the first trial
-        self._most_s = 0.0  # of one step that has a limit of its own
+        self._most_s, self._else = 0.0, ""  # of one step that has a limit of its own
         self._hear()
 
     def begin(self, silence: Silence) -> None:
@@ -53,9 +53,10 @@ class WorkerLimit:
         self._silence, self._most_s = silence, 0.0
         self._hear()
 
-    def within(self, seconds: float) -> None:
-        """A step of it begins that may be at work for so long, whatever it says; 0 as it has ended."""
-        self._most_s = seconds
+    def within(self, seconds: float, cause: str = "") -> None:
+        """A step of it begins that may be at work for so long, whatever it says; 0 as it has ended. ``cause``: what is
+        wrong if it takes longer; "" if only its part of the budget is over."""
+        self._most_s, self._else = seconds, cause
         self._hear()
 
     def progress(self) -> None:
@@ -92,13 +93,18 @@ class WorkerLimit:
         elif compiles or tree.awake or tree.cpu_s - self._cpu_seen > IDLE_SHARE * (now - self._ran_at):
             self._cpu_seen, self._ran_at = tree.cpu_s, now
         self.rested_s = now - self._ran_at
-        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first + QUIET_S
+        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first
         if self.rested_s > silence.rests_s:
             self.cause = f"it hung: for {self.rested_s:.0f} s its processes did nothing, and it was ended"
         elif compiles:
             return
         elif self._most_s and min(silent_s, had_s) > self._most_s:
-            self.cause, self.is_part = f"it was ended after {silent_s:.0f} s, its part of the budget", True
+            self.is_part = not self._else
+            self.cause = (
+                f"{self._else} for {silent_s:.0f} s, and its process was ended"
+                if self._else
+                else f"it was ended after {silent_s:.0f} s, its part of the budget"
+            )
         elif min(silent_s, had_s) > silence.works_s:
             self.is_part = silence.compiles
             self.cause = (
