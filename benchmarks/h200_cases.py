@@ -359,6 +359,7 @@ def timed_dtype(case: contract.Case) -> torch.dtype:
     return BF16 if BF16 in case.dtypes else case.dtypes[0]
 
 
+@functools.cache
 def moved(case: contract.Case) -> int:
     """The bytes of a case's tensors, none of which is made."""
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -5,9 +5,11 @@ for right, and, on a quiet machine, how quick are torch, its compiler and our ke
 
 writes ``docs/reference/kernelbench-scoreboard.md`` from its record. The problems' files are the user's own; none is
 kept here. Each problem is judged at the sizes that ``check-problem`` halves it to. What is on record is kept, but for
-what ``--only`` names; ``--anew`` forgets it. Times are taken with ``--times`` alone, and only of a problem during which
-others left the machine alone: a row without them goes without. Ours is the problem's module after a swap, with the
-kernels that are verified on this kind of machine; where none is, torch runs there too.
+what ``--only`` names; ``--anew`` forgets it. ``--times`` then times those whose reference is right and that have no
+times yet (``scoreboard_times``), in windows in which others left the cores alone that this process may use: a problem
+without a quiet one goes without. Pinned to cores of its own (``taskset -c 4,5``) one share of the problems is timed
+beside others. Ours is the problem's module after a swap, with the kernels that are verified on this kind of machine;
+where none is, torch runs there too.
 
 Several processes, or several machines, share the problems out and put their rows together afterwards:
 
@@ -15,7 +17,7 @@ Several processes, or several machines, share the problems out and put their row
     python benchmarks/kernelbench_scoreboard.py --merge rows-*.json
 
 ``--device cuda`` asks the GPU, at the problems' own sizes as far as its memory goes, and always takes times; the judge
-is not asked there (``scoreboard_gpu``):
+is not asked there (``scoreboard_times``):
 
     CUDA_VISIBLE_DEVICES=0 python benchmarks/kernelbench_scoreboard.py KERNELBENCH/level1 --device cuda --share 1/2 \\
         --out rows-1.json
@@ -36,14 +38,15 @@ import json
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import scoreboard_gpu
 import scoreboard_search
+import scoreboard_times
 
 from kernelworks.judge import Budget, judge_all
 from kernelworks.judge.formats import kernelbench
@@ -51,8 +54,9 @@ from kernelworks.judge.problem import Problem
 from kernelworks.judge.problem_check import check_problem
 from kernelworks.judge.process.pool import Nursery
 from kernelworks.machine import machine
-from kernelworks.measure.clock.noise import LIMIT, with_noise
+from kernelworks.measure.peaks import get_peaks
 from kernelworks.profile.program import versions
+from kernelworks.records import to_json
 from kernelworks.records.judgement import Judgement
 from kernelworks.records.problem_check import WEAK, WORTH
 
@@ -73,12 +77,11 @@ QUICK = Budget(
     answer_s=300.0,
     build_s=600.0,
 )
-FULL = dataclasses.replace(QUICK, reference_s=20.0, most_cases=48, many=200, many_s=3.0, looks=2, gradients=2)
 VARIANTS = ("eager", "compiled", "ours")
 SHORTEST_S = 10.0  # in which a problem can be asked
 BEGUN = "begun"  # a row of a problem that its process has not come to the end of, or never will
 OVER = "not judged"  # a row of a problem that took more time or memory than it was given
-UNDONE = (OVER, scoreboard_gpu.FAILED)
+UNDONE = (OVER, scoreboard_times.FAILED)
 MOST_S = {"cpu": 1800.0, "cuda": 180.0}  # that a problem is given; what it stands still for others is not counted
 JOBS = 8
 
@@ -92,12 +95,14 @@ def said_of(found: Judgement) -> str:
     return found.verdict + why
 
 
-def timed(found: Judgement) -> dict[str, Any]:
-    """Seconds of a call by each, and the least time as a share of ours."""
-    seconds = {one.variant: one.median_s for one in found.paces}
-    limit, ours = found.limit_s or 0.0, seconds.get("ours", 0.0)
-    return {"seconds": seconds, "limit_s": limit, "limit_share": limit / ours if ours else 0.0,
-            "bound_by": found.bound_by}  # fmt: skip
+def timed(found: dict[str, Any], on: str) -> dict[str, Any]:
+    """Seconds of a call by each, and the least time as a share of ours, of what a race found."""
+    seconds = {"compiled" if name == "default" else name: one for name, one in found["seconds"].items()}
+    limit, ours = found["limit_s"] or 0.0, seconds.get("ours", 0.0)
+    return {
+        "seconds": seconds, "over": found["over"], "rounds": found["rounds"], "limit_s": limit,
+        "limit_share": limit / ours if ours else 0.0, "bound_by": found["bound_by"], "machine": on,
+    }  # fmt: skip
 
 
 def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any]:
@@ -115,27 +120,23 @@ def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any
     if found.verdict in (WORTH, WEAK):
         shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **found.sizes})
         smaller = dataclasses.replace(problem, shapes=(shape,))
-        made |= _judged(smaller, source, args.threads, args.times, nursery)
+        made |= _judged(smaller, source, args.threads, nursery)
         if args.search and made["reference"] == "right":
             made["search"] = scoreboard_search.searched(smaller, args.search, args.threads, QUICK)
     return made | {"took_s": round(time.perf_counter() - begin, 1)}
 
 
-def _judged(problem: Problem, source: str, threads: int, times: bool, nursery: Nursery) -> dict[str, Any]:
-    """The reference as a candidate, and what it is timed against."""
+def _judged(problem: Problem, source: str, threads: int, nursery: Nursery) -> dict[str, Any]:
+    """The reference as a candidate."""
     plain = kernelbench.candidate_in(Path("reference.py"), re.sub(r"\bModel\b", "ModelNew", source))
-    over, budget = (VARIANTS, FULL) if times else (VARIANTS[:1], QUICK)
-    (found,), noise = with_noise(
-        lambda: judge_all([plain], problem, over=over, budget=budget, threads=threads, nursery=nursery)
-    )
-    quiet = times and noise.share <= LIMIT and found.verdict == "right"
-    return {"reference": said_of(found)} | ({"times": timed(found)} if quiet else {})
+    (found,) = judge_all([plain], problem, over=VARIANTS[:1], budget=QUICK, threads=threads, nursery=nursery)
+    return {"reference": said_of(found)}
 
 
 def table(record: dict[str, Any]) -> str:
     rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
     clocked = [r for r in rows if r.get("times")]
-    machines = list(dict.fromkeys(r["machine"] for r in rows))
+    machines = list(dict.fromkeys([r["machine"] for r in rows] + [r["times"]["machine"] for r in clocked]))
     lines = [_told(rows) + f" Times are on record for {len(clocked)}.", ""]
     levels = list(dict.fromkeys(_place(r["problem"])[0] for r in rows))
     if len(levels) > 1:
@@ -148,7 +149,9 @@ def table(record: dict[str, Any]) -> str:
     for r in rows:
         sizes = ", ".join(f"`{name}={size}`" for name, size in r["sizes"].items()) or "its own"
         sound = r["verdict"] + (f": {', '.join(dict.fromkeys(r['findings']))}" if r["findings"] else "")
-        searched, number = scoreboard_search.cell(r.get("search")), 1 + machines.index(r["machine"])
+        searched = scoreboard_search.cell(r.get("search"))
+        places = dict.fromkeys([r["machine"], r.get("times", r)["machine"]])
+        number = ", ".join(str(1 + machines.index(place)) for place in places)
         cells = [r["problem"], sizes, *map(_cell, (sound, r["reference"])), *_times(r.get("times")), _cell(searched)]
         lines.append(f"| {' | '.join(cells)} | {number} |")
     named = (f"<sub>Machine {number}: {name}</sub>" for number, name in enumerate(machines, 1))
@@ -192,7 +195,7 @@ def page(text: str, record: dict[str, Any]) -> str:
 def gpu_page(text: str, record: dict[str, Any]) -> str:
     """The text of the page with the table of a GPU's record."""
     rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
-    return GPU_PART.sub(lambda match: match[1] + scoreboard_gpu.table(rows) + match[2], text)
+    return GPU_PART.sub(lambda match: match[1] + scoreboard_times.table(rows) + match[2], text)
 
 
 def here(name: str = "") -> str:
@@ -225,7 +228,7 @@ def merged(rows: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]
     for each in others:
         for name, one in each.items():
             if one["verdict"] != BEGUN and not (one["verdict"] in UNDONE and name in found):
-                found[name] = one
+                found[name] = carried(found.get(name), one)
     return found
 
 
@@ -290,7 +293,7 @@ def _arguments() -> argparse.Namespace:
         "--jobs", type=int, default=JOBS, help="of a GPU: problems that are made ready beside each other"
     )
     parser.add_argument(
-        "--peaks", type=Path, default=scoreboard_gpu.PEAKS, help="of a GPU, as `machine --json` has them"
+        "--peaks", type=Path, default=scoreboard_times.PEAKS, help="of a GPU, as `machine --json` has them"
     )
     parser.add_argument("--memory", type=float, default=16.0, help="GiB that a problem's processes may hold together")
     parser.add_argument("--threads", type=int, default=1)
@@ -321,8 +324,7 @@ def problems(args: argparse.Namespace, rows: dict[str, Any]) -> Iterator[tuple[s
     first, step = share_of(args.share)
     for path in order[first - 1 :: step]:
         name = f"{path.parent.name}/{path.stem.rstrip('_')}"
-        wanted = [kind for kind, asked_for in (("times", args.times), ("search", args.search)) if asked_for]
-        there = name in rows and all(kind in rows[name] for kind in wanted)
+        there = name in rows and (not args.search or "search" in rows[name])
         if any(word in name for word in args.only.split(",")) if args.only else not there:
             yield name, path
 
@@ -343,8 +345,8 @@ def asked(name: str, path: Path, args: argparse.Namespace, held: contextlib.Exit
 
 
 def carried(before: dict[str, Any] | None, made: dict[str, Any]) -> dict[str, Any]:
-    """A row with what an earlier run on this machine took the time for, if it is of the same text at the same sizes."""
-    same = before is not None and all(before.get(k) == made.get(k) for k in ("text", "sizes", "threads", "machine"))
+    """A row with what an earlier run took the time for, if it is of the same text at the same sizes."""
+    same = before is not None and all(before.get(k) == made.get(k) for k in ("text", "sizes", "threads"))
     return {k: before[k] for k in ("times", "search") if k in before} | made if same and before is not None else made
 
 
@@ -366,31 +368,66 @@ def on_gpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
     """Of each problem a row, written as it is made. One that failed is on record too: ``--only`` asks it again."""
 
     def tell(name: str, row: dict[str, Any]) -> None:
-        if row["verdict"] != scoreboard_gpu.FAILED or name not in rows:
+        if row["verdict"] != scoreboard_times.FAILED or name not in rows:
             rows[name] = row | {"machine": here(row.get("device", "a GPU"))}
             written(rows, args.out)
-        print(name, scoreboard_gpu.said(row), flush=True)
+        print(name, scoreboard_times.said(row), flush=True)
 
-    scoreboard_gpu.raced(dict(problems(args, rows)), args, tell)
+    scoreboard_times.raced(dict(problems(args, rows)), args, tell)
 
 
 def on_cpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
+    base = known(RECORD) if args.out != RECORD and not args.anew else {}
+    to_judge = dict(problems(args, base | rows))
+    if args.times and args.only:
+        to_judge = {name: path for name, path in to_judge.items() if name not in base | rows}
+    judged(to_judge, args, rows)
+    if args.times:
+        on_the_clock(args, rows, base)
+
+
+def judged(files: dict[str, Path], args: argparse.Namespace, rows: dict[str, Any]) -> None:
+    """Of each problem a row, written as it is made."""
     begin, on = time.monotonic(), here()
     nursery: Nursery | None = None
     with contextlib.ExitStack() as held:
-        for name, path in list(problems(args, rows)):
+        for name, path in files.items():
             if time.monotonic() - begin > args.seconds or args.until - time.time() < SHORTEST_S:
                 break
             before = rows.get(name)
             if args.out != RECORD:  # whoever starts again after a process that was killed does not ask it once more
-                written(rows | {name: blank(name, BEGUN) | {"machine": on}}, args.out)
+                rows[name] = before or blank(name, BEGUN) | {"machine": on}
+                written(rows, args.out)
             made, nursery = asked(name, path, args, held, nursery)
             if made is None:  # the end of the time, not of what the problem is given
-                rows = {one: each for one, each in rows.items() if one != name or before}
+                if before is None:
+                    rows.pop(name, None)
             else:
                 rows[name] = carried(before, made | {"machine": on})
                 print(name, made["verdict"], made["reference"], made["took_s"], flush=True)
             written(rows, args.out)
+
+
+def on_the_clock(args: argparse.Namespace, rows: dict[str, Any], base: dict[str, Any]) -> None:
+    """Times of those whose reference is right, at the sizes that they were judged at."""
+    every, cores = base | rows, sorted(os.sched_getaffinity(0))
+    pinned = f", pinned to {len(cores)} of {os.cpu_count()} cores" if len(cores) != os.cpu_count() else ""
+    on = here(f"{machine().name}, {args.threads} thread{'s' if args.threads > 1 else ''}{pinned}")
+    files = {
+        name: path for name, path in problems(args, {})
+        if every.get(name, {}).get("reference") == "right" and (args.only or "times" not in every[name])
+    }  # fmt: skip
+
+    def tell(name: str, row: dict[str, Any]) -> None:
+        if "seconds" in row:
+            rows[name] = every[name] | {"times": timed(row, on)}
+            written(rows, args.out)
+        print(name, scoreboard_times.said(row), flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="kernelworks-peaks-") as folder:
+        args.peaks, args.jobs = Path(folder) / "peaks.json", min(args.jobs, len(cores))
+        args.peaks.write_text(to_json(get_peaks(rough=True)), encoding="utf-8")
+        scoreboard_times.raced(files, args, tell, {name: every[name]["sizes"] for name in files})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The process of one problem of KernelBench on a GPU: started by ``scoreboard_gpu.py``, in a folder of its own.
+"""The process that times one problem of KernelBench: started by ``scoreboard_times.py``, in a folder of its own.
 
-    python benchmarks/scoreboard_race.py PROBLEM.py DEVICE PEAKS
+    python benchmarks/scoreboard_race.py PROBLEM.py DEVICE PEAKS THREADS SIZES
 
-Makes the problem's module and inputs there, has torch.compile and a swap make theirs of it, holds the answer of each
-against the run in float64 and its derived bound, says ``ready`` (``side_by_side.py``), and races all of them once the
-others stand still. What it found is ``result.json``; an error stands there as ``failed``.
+Makes the problem's module and inputs on the device, at these sizes (in JSON) or at its own as far as memory goes, has
+torch.compile and a swap make theirs of it, holds the answer of each against the run in float64 and its derived bound,
+says ``ready`` (``side_by_side.py``), and races all of them once the others stand still. What it found is
+``result.json``; an error stands there as ``failed``.
 """
 
 from __future__ import annotations
@@ -37,26 +38,39 @@ from torch.utils import _pytree as pytree
 from kernelworks.contract.bounds import Bound, bound_of
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.inputs.sizes import fit_shape, size_of
+from kernelworks.judge.problem import Shape
 from kernelworks.judge.speed import speed
+from kernelworks.machine import machine
+from kernelworks.measure.clock.noise import WINDOW_S, Ambiguous, cpu_times, noise_between
 from kernelworks.measure.roofline.bound import bottleneck_of, bound
 from kernelworks.nn.swap import swap
-from kernelworks.records import GpuPeaks, from_json
+from kernelworks.records import GpuPeaks, Peaks, from_json
 
 SEED = 20  # of weights and inputs; the next one is of the other inputs that soundness is told by
 EAGER, OURS = "eager", "ours"
-MODES: Mapping[str, Mapping[str, Any]] = {"default": {}, "reduce-overhead": {"mode": "reduce-overhead"}}
+MODES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "cuda": {"default": {}, "reduce-overhead": {"mode": "reduce-overhead"}},
+    "cpu": {"default": {}},
+}
 # A run in float64 with its bound needs so many times the bytes of inputs, weights and answers: halved until it fits.
-BOUND_TIMES = 12.0
+BOUND_TIMES = 16.0
 HALVINGS = 3
+# Bytes, from which on a problem is big: few of those are made ready at once, and reduce-overhead is not tried, whose
+# graph has its inputs copied into its own memory at each call and saves microseconds of a millisecond.
+BIG_BYTES, BIG_AT_ONCE = 2e9, 3
+NO_GRAPH = "reduce-overhead"
 CHUNK = 1 << 26  # elements that are compared at once
 KEPT = 1 << 12  # elements of an answer that are compared again after the race
 LEAST_ROUNDS, MOST_ROUNDS = 9, 60
 FEW_ROUNDS, MOST_S = 3, 1.2  # of calls that take so long that the least would take more than that
+MOST_EVICTED = 128 << 20  # bytes that the caches are filled with
+LOUD_WINDOWS = 12  # in which others used the cores, after which there is no time of the problem
 TIGHT = 0.02  # of a ratio: the width of its interval from which on more rounds say nothing more
 WARM_UP = 3  # the second call of reduce-overhead records the graph, the third replays it
 PATIENCE_S, MOMENT_S = 20.0, 0.5  # for memory that others have for a moment
 DEVICE_SHARE = 0.9  # of a device's memory, from which on nobody else has much of it
-TURN = Path(os.environ.get("KERNELWORKS_SCOREBOARD_TURN", "turn.lock"))  # one run in float64 at a time: its memory
+TURNS = Path(os.environ.get("KERNELWORKS_SCOREBOARD_TURNS", "."))  # a folder of locks that all processes share
+POLL_S = 0.05
 
 Call = Callable[[], Any]
 
@@ -84,7 +98,7 @@ def worst_share(answers: Sequence[Tensor], reference: Sequence[Tensor], most: Se
 class Gpu:
     """Where the problem runs, and its clock: CUDA's events, after L2 was filled with other bytes."""
 
-    name = "cuda"
+    name, window_s, most_s = "cuda", 0.0, MOST_S
 
     def __init__(self) -> None:
         from kernelworks.machine import gpu
@@ -113,6 +127,12 @@ class Gpu:
     def synchronize(self) -> None:
         torch.cuda.synchronize()
 
+    def noise(self) -> None:
+        """Nobody else is there."""
+
+    def is_loud(self, before: Any) -> bool:
+        return False
+
     def is_crowded(self) -> bool:
         """Whether others have memory that this process did not get."""
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() < DEVICE_SHARE * self.bytes
@@ -123,16 +143,29 @@ class Gpu:
 
 
 class Cpu:
-    """The same on the CPU: for trying it out."""
+    """The same on the cores that this process may use, after their caches were filled with other bytes. A window in
+    which others used those cores is thrown away; what goes on on other cores is not looked at."""
 
-    name, title, bytes = "cpu", "the CPU", 1 << 33
+    name, title, bytes, window_s, most_s = "cpu", "the CPU", 1 << 33, WINDOW_S, 4 * MOST_S
+
+    def __init__(self, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        shared = dict(machine().cache_bytes).get("L3", 0)
+        self._other = torch.zeros(min(2 * max(shared, 1 << 24), MOST_EVICTED) // 4)
 
     def seconds(self, call: Call) -> float:
+        self._other.sum()
         begin = time.perf_counter()
         call()
         return time.perf_counter() - begin
 
     def synchronize(self) -> None: ...
+
+    def noise(self) -> Any:
+        return cpu_times()
+
+    def is_loud(self, before: Any) -> bool:
+        return noise_between(before, cpu_times()).loud
 
     def is_crowded(self) -> bool:
         return False
@@ -163,14 +196,21 @@ class Truth:
 class Contestants:
     """One problem at one size: its module as it is, compiled, and swapped."""
 
-    def __init__(self, path: Path, device: Any, most_bytes: float, compilers: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, path: Path, device: Any, most_bytes: float, compilers: Mapping[str, Mapping[str, Any]],
+        sizes: Mapping[str, int] | None,
+    ) -> None:  # fmt: skip
         source = re.sub(r""",\s*device=["']cuda["']""", "", path.read_text(encoding="utf-8"))
         self.problem = kernelbench.problem_in(path, source)
         self.device, here = device, Path.cwd()
-        self.shape, _ = fit_shape(self.problem, kernelbench.load, here, most_bytes, math.inf)
+        if sizes is None:
+            self.shape, _ = fit_shape(self.problem, kernelbench.load, here, most_bytes, math.inf)
+        else:
+            self.shape = Shape("asked for", dict(sizes))
         self.loaded = kernelbench.load(self.problem, self.shape, here)
         size = size_of(self.loaded)
         self.flop = size.flop if size is not None else 0.0
+        self.is_big = size is None or size.bytes > BIG_BYTES
         with torch.device(device.name):
             torch.manual_seed(SEED)
             init = self.loaded.init()
@@ -178,6 +218,8 @@ class Contestants:
             self.module: nn.Module = self.loaded.reference(*init).to(device.name)
         self.variants: dict[str, Callable[..., Any]] = {EAGER: self.module}
         for name, how in compilers.items():
+            if self.is_big and name == NO_GRAPH:
+                continue
             self.variants[name] = torch.compile(copy.deepcopy(self.module), **how)
         ours = copy.deepcopy(self.module)
         self.ops = sorted({op for replaced in swap(ours, verbose=False).replaced for op in replaced.ops})
@@ -247,22 +289,38 @@ class Contestants:
                 self.answer(name, given)
             calls[name] = lambda run=run: run(*given)
         self.device.synchronize()
-        found: dict[str, list[float]] = {name: [] for name in calls}
-        order, begin = list(calls), time.monotonic()
         gc.disable()
-        for number in range(1, MOST_ROUNDS + 1):
-            for name in order:
-                torch.compiler.cudagraph_mark_step_begin()
-                found[name].append(self.device.seconds(calls[name]))
-            order.reverse()
-            late = number >= FEW_ROUNDS and time.monotonic() - begin > MOST_S
-            if late or (number >= LEAST_ROUNDS and _narrow(found)):
-                break
+        found = self._rounds(calls)
         gc.enable()
         for name in calls:  # what was timed is still right
             worst = truth.worst(self.answer(name, given))
             if worst > 1 and name != EAGER:
                 self.failed[name] = f"after the race {worst:.3g} times the bound off"
+        return found
+
+    def _rounds(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
+        """Raises Ambiguous where no window was quiet."""
+        device, order, loud = self.device, list(calls), 0
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        begin = time.monotonic()
+        while len(found[EAGER]) < MOST_ROUNDS:
+            window, before, since = {name: list[float]() for name in calls}, device.noise(), time.monotonic()
+            while not window[EAGER] or time.monotonic() - since < device.window_s:
+                for name in order:
+                    torch.compiler.cudagraph_mark_step_begin()
+                    window[name].append(device.seconds(calls[name]))
+                order.reverse()
+            if device.is_loud(before):
+                loud += 1
+                if loud == LOUD_WINDOWS and len(found[EAGER]) < FEW_ROUNDS:
+                    raise Ambiguous(1.0)
+            else:
+                for name, times in window.items():
+                    found[name] += times
+            rounds = len(found[EAGER])
+            late = rounds >= FEW_ROUNDS and time.monotonic() - begin > device.most_s
+            if late or (rounds >= LEAST_ROUNDS and _narrow(found)):
+                break
         return found
 
 
@@ -272,11 +330,21 @@ def _narrow(found: Mapping[str, list[float]]) -> bool:
 
 
 @contextlib.contextmanager
-def by_turns() -> Iterator[None]:
-    """One at a time of those that prepare. Whoever is timed has let go of it."""
-    with TURN.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def by_turns(what: str, count: int = 1) -> Iterator[None]:
+    """So many at a time of those that prepare. Whoever is timed has let go of it."""
+    with contextlib.ExitStack() as files:
+        places = [files.enter_context((TURNS / f"{what}-{number}.lock").open("a")) for number in range(count)]
+        while not any(_locked(place) for place in places):
+            time.sleep(POLL_S)
         yield
+
+
+def _locked(file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def patiently(device: Any, work: Callable[[], Any]) -> Any:
@@ -292,26 +360,30 @@ def patiently(device: Any, work: Callable[[], Any]) -> Any:
         time.sleep(MOMENT_S)
 
 
-def limit_of(flop: float, moved: Mapping[str, float], peaks: GpuPeaks | None, seconds: float) -> dict[str, Any]:
-    """The least time of the products and of the bytes that go in and come out, where the GPU's peaks are known."""
+def limit_of(
+    flop: float, moved: Mapping[str, float], peaks: GpuPeaks | Peaks | None, seconds: float, threads: int
+) -> dict[str, Any]:  # fmt: skip
+    """The least time of the products and of the bytes that go in and come out, where the machine's peaks are known."""
     if peaks is None:
         return {"limit_s": None, "bound_by": ""}
     every = moved["read"] + moved["written"]
-    least = bound(flop, 0.0, every, math.inf, "float32", 1, peaks, written_bytes=moved["written"])
+    least = bound(flop, 0.0, every, math.inf, "float32", threads, peaks, written_bytes=moved["written"])
     return {"limit_s": least.seconds, "bound_by": bottleneck_of(least, seconds)}
 
 
 def found_of(
-    path: Path, device: Any, peaks: GpuPeaks | None, compilers: Mapping[str, Mapping[str, Any]] = MODES,
-    turn: Callable[[], None] = wait_for_turn,
+    path: Path, device: Any, peaks: GpuPeaks | Peaks | None, compilers: Mapping[str, Mapping[str, Any]],
+    turn: Callable[[], None] = wait_for_turn, threads: int = 1, sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The row of a problem."""
     most_bytes, begin = device.bytes / BOUND_TIMES, time.monotonic()
     for left in reversed(range(HALVINGS)):
         try:
-            one = Contestants(path, device, most_bytes, compilers)
-            patiently(device, one.compile)
-            with by_turns():
+            one = Contestants(path, device, most_bytes, compilers, sizes)
+            with by_turns("big", BIG_AT_ONCE) if one.is_big else contextlib.nullcontext():
+                patiently(device, one.compile)
+                device.release()
+            with by_turns("float64"):
                 shares, reasons, truth, moved = patiently(device, one.examined)
                 device.release()
             break
@@ -339,25 +411,29 @@ def found_of(
         "findings": reasons, "worst": {name: round(share, 4) for name, share in shares.items()},
         "seconds": medians, "over": over, "rounds": len(times[EAGER]), "failed_variants": one.failed, "ops": one.ops,
         "device": device.title, "prepared_s": round(prepared_s, 1), "raced_s": round(time.monotonic() - begin, 1),
-        **limit_of(one.flop, moved, peaks, medians.get(OURS, medians[EAGER])),
+        **limit_of(one.flop, moved, peaks, medians.get(OURS, medians[EAGER]), threads),
     }  # fmt: skip
 
 
-def peaks_in(text: str, title: str) -> GpuPeaks | None:
-    """Measured peaks of a GPU of this name, if the file is of one."""
+def peaks_in(text: str, device: Any) -> GpuPeaks | Peaks | None:
+    """Measured peaks of this GPU, or of this CPU, if the file is of one."""
     if not text or not Path(text).is_file():
         return None
     said = json.loads(Path(text).read_text(encoding="utf-8"))
-    known: GpuPeaks = from_json(GpuPeaks, json.dumps(said.get("peaks", said)))
-    return known if known.name == title else None
+    said = json.dumps(said.get("peaks", said))
+    if device.name == "cpu":
+        return from_json(Peaks, said)
+    known = from_json(GpuPeaks, said)
+    return known if known.name == device.title else None
 
 
 def main() -> None:
-    path, name, peaks = sys.argv[1:]
+    path, name, peaks, threads, sizes = sys.argv[1:]
     try:
         with torch.no_grad():
-            device = Gpu() if name == "cuda" else Cpu()
-            found = found_of(Path(path), device, peaks_in(peaks, device.title))
+            device = Gpu() if name == "cuda" else Cpu(int(threads))
+            known, asked = peaks_in(peaks, device), json.loads(sizes) if sizes else None
+            found = found_of(Path(path), device, known, MODES[name], threads=int(threads), sizes=asked)
     except Exception as error:
         traceback.print_exc()
         found = {"failed": f"{type(error).__name__}: {str(error).strip()[:300]}"}

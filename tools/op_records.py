@@ -13,6 +13,7 @@ Nothing is read from this machine's cache, so the page is the same on every mach
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+from kernelworks import ops as op_functions
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Kernel, Request, TensorSpec
 from kernelworks.dispatch import certificates, tuning_records
@@ -38,11 +40,13 @@ from kernelworks.ops import ops_named
 from kernelworks.records import GpuPeaks, Peaks, from_json
 from kernelworks.report import quantity
 
-__all__ = ["Figure", "Records", "fits", "lines_of", "page", "request_of", "short"]
+__all__ = ["Figure", "Records", "fits", "lines_of", "lines_of_families", "long_packages", "page", "request_of", "short"]
 
 RESULTS = "benchmarks/results"
 NONE = "none"
 TORCH = "torch"
+LONG = 300  # lines of an op package: from there on it is to hold a kernel that a measurement asked for
+SOURCES = (".py", ".cpp", ".hpp", ".cu", ".toml")
 BEATEN = 1.1  # of a peak: by more than two measurements differ, so that the peak is none
 PASSES = ("forward", "decode", "forward and backward", "backward", "training")
 BASELINES = {"eager": "torch", "inductor": "torch.compile", "compile": "torch.compile", "flash2": "FlashAttention-2"}
@@ -131,7 +135,7 @@ class Records:
             self.held[kind] = {(c.op, c.kernel) for c in found if self._speaks(c)}
         self.races: dict[str, list[TuningRecord]] = {}
         self.stale: Counter[str] = Counter()  # tuning records of a kind, of another source
-        self.before: set[str] = set()  # ops that were timed, whether or not of this source
+        self.before: set[str] = set()  # ops with a kernel of ours that was timed, of whatever source
         for path in sorted(tuning_records.SHIPPED_DIR.glob("*.json")):
             kind = re.sub(r"-\d+cores$", "", path.stem)
             races = tuning_records._read(path)[0]
@@ -163,7 +167,8 @@ class Records:
         found, here = self._read("h200-ops.json"), self._read("h200-machine.json")
         peaks = from_json(GpuPeaks, json.dumps(here["peaks"])) if here else None
         for row in found.get("rows", ()):
-            self.before.add(row["op"])
+            if row.get("source_hash"):
+                self.before.add(row["op"])
             if "failed" in row or row["wrong"] or (row["op"], row["kernel"]) not in self.kernels:
                 continue
             if row["source_hash"] and row["source_hash"] != self.hashes.get((row["op"], row["kernel"])):
@@ -345,6 +350,14 @@ def _chosen(found: Mapping[tuple[str, str], tuple[int, int]]) -> str:
     return _cell((short(kind), pass_, f"{n}/{of}") for (kind, pass_), (n, of) in found.items())
 
 
+def _torchs(op: Op) -> str:
+    """The calls that no kernel of ours takes, where the public function says so: "(lengths above 9 are torch's)"."""
+    said = re.search(
+        r"cannot run \((.+?) are\s+torch's\)", inspect.getdoc(getattr(op_functions, op.name, None)) or "", re.S
+    )
+    return " ".join(said[1].split()) if said else ""
+
+
 def lines_of(op: Op, records: Records) -> list[str]:
     """The lines of one op: a line for kernels of which the same is on record."""
     cells: dict[tuple[str, ...], list[str]] = {}
@@ -356,7 +369,8 @@ def lines_of(op: Op, records: Records) -> list[str]:
         where = [short(kind) for kind, held in records.held.items() if (op.name, kernel.name) in held]
         verified = ", ".join(where) or NONE if kernel.source is not None else "needs none"
         told = (verified, _chosen(chosen.get(kernel.name, {})), _shares(figures), _beside(figures))
-        cells.setdefault(told, []).append(f"`{kernel.name}`")
+        always = f", always of {_torchs(op)}" if kernel.name == TORCH and _torchs(op) else ""
+        cells.setdefault(told, []).append(f"`{kernel.name}`{always}")
     link = f"[{op.name}](ops.md#{op.name})<br>"
     return [
         f"| {'' if i else link}{', '.join(names)} | {' | '.join(told)} |"
@@ -381,11 +395,34 @@ def _machines(records: Records) -> list[str]:
     return lines
 
 
+def lines_of_families(records: Records, ops: Sequence[Op]) -> list[str]:
+    """A line for each family, and one for all."""
+    held = {at for found in records.held.values() for at in found}
+    lines = [
+        "## Families", "",
+        "| family | ops | kernels of ours | verified | ours is chosen at some call | at none | no tuning record |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    families = dict.fromkeys(op.contract.family for op in ops)
+    for title, its in (*((f, [op for op in ops if op.contract.family == f]) for f in families), ("all", list(ops))):
+        kernels = [at for at in records.hashes if at[0] in {op.name for op in its}]
+        taken = [set(records.chosen(op.name)) for op in its]
+        ours, torchs = sum(bool(t - {TORCH}) for t in taken), sum(t == {TORCH} for t in taken)
+        counts = (len(its), len(kernels), len(held.intersection(kernels)), ours, torchs, taken.count(set()))
+        lines.append(f"| {title} | {' | '.join(map(str, counts))} |")
+    return [
+        *lines,
+        "",
+        "The last three columns count ops: by all tuning records of these sources, of any kind of machine.",
+    ]
+
+
 def _missing(records: Records, ops: Sequence[Op]) -> list[str]:
     """What nothing on record speaks of, as lists."""
     held = {at for found in records.held.values() for at in found}
     on_cpu = {at for kind, found in records.held.items() if not kind.startswith("sm_") for at in found}
     timed = {op for op, _ in records.figures}
+    ours_timed = {op for op, kernel in records.figures if kernel != TORCH}
     cpu_timed = {f.op for several in records.figures.values() for f in several if not f.kind.startswith("sm_")}
     has_cpu = {op for (op, name) in records.hashes if records.kernels[op, name].device == "cpu"}
     names = [op.name for op in ops]
@@ -394,7 +431,10 @@ def _missing(records: Records, ops: Sequence[Op]) -> list[str]:
         "Ops with no certificate on any kind of CPU": [n for n in names if n in has_cpu - {op for op, _ in on_cpu}],
         "Kernels verified nowhere": [f"{op}.{name}" for op, name in records.hashes if (op, name) not in held],
         "Ops that were never timed": [n for n in names if n not in timed | records.before],
-        "Ops that were timed only of another source": [n for n in names if n in records.before - timed],
+        "Ops whose own kernels were timed only of another source": [
+            n for n in names if n in records.before - ours_timed
+        ],
+        f"Op packages of over {LONG} lines that hold no kernel with a time": long_packages(records, ours_timed),
         "Ops with a kernel for a CPU that have a time on one; no other has": [n for n in names if n in cpu_timed],
     }  # fmt: skip
     lines = ["## What is missing", ""]
@@ -404,11 +444,25 @@ def _missing(records: Records, ops: Sequence[Op]) -> list[str]:
     return lines
 
 
+def long_packages(records: Records, timed: set[str]) -> list[str]:
+    """Those whose length no measurement asked for, as far as one is on record."""
+    of_package: dict[Path, set[str]] = {}
+    for op in records.ops.values():
+        of_package.setdefault(op.op_package, set()).add(op.name)
+    long = (p for p, names in of_package.items() if not names & timed and _lines_of_code(p) > LONG)
+    return ["/".join(path.parts[-2:]) for path in long]
+
+
+def _lines_of_code(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.suffix in SOURCES)
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in files)
+
+
 def page(root: Path) -> str:
     """The text of docs/reference/op-records.md."""
     ops = ops_named(None)
     records = Records(root, ops)
-    lines = [HEAD, *_machines(records), "", *_missing(records, ops)]
+    lines = [HEAD, *_machines(records), "", *lines_of_families(records, ops), "", *_missing(records, ops)]
     for family in dict.fromkeys(op.contract.family for op in ops):
         lines += [
             "", f"## {family}", "",

@@ -4,12 +4,18 @@ import numpy as np
 
 from kernelworks.learn.case import HALF_ULP, Case, Output, State, random
 
+LOW = "right only where a score is near 0 or above: the largest begins at minus infinity, not at 0"
+HIGH = "right for small scores only: exponentials overflow, so subtract the largest of all scores first"
 
-def case(length, d, about, scale=0.5, **more):
+
+def case(length, d, about, scale=0.5, at=0.0, **more):
     draw = random(100 * length + d)
     keys, values = draw.standard_normal((2, length + 1, d)).astype(np.float32)
     keys[length], values[length] = 7.0, -7.0  # nobody has set them
     q, k, v = draw.standard_normal((3, d)).astype(np.float32)
+    if at:  # where all scores lie, or all but the first
+        q[0], k[0], keys[:length, 0] = 1, at / scale, at / scale
+        keys[0, 0] = min(at, 0) / scale
     arrays = {"q": q, "k": k, "v": v, "keys": State(keys), "values": State(values), "out": Output(d)}
     return Case(about, {**arrays, "length": length, "d": d, "scale": scale}, **more)
 
@@ -18,6 +24,8 @@ def cases():
     yield case(4, 8, "length = 4, d = 8")
     yield case(1, 3, "length = 1, d = 3")
     yield case(13, 5, "length = 13, d = 5")
+    yield case(5, 6, "scores of about 200", at=200.0, alone=HIGH)
+    yield case(5, 6, "scores of about -200", at=-200.0, alone=LOW)
     yield case(0, 4, "length = 0: the first token")
 
 
@@ -71,6 +79,14 @@ def before_it_is_there(q, k, v, keys, values, length, d, scale):
     return found | {"out": attend(q, keys[: length + 1], values[: length + 1], scale)}
 
 
+def overflowing(q, k, v, keys, values, length, d, scale):
+    """In float32, exponentials of the scores as they are."""
+    found = reference(q, k, v, keys, values, length, d, scale)
+    with np.errstate(all="ignore"):
+        powers = np.exp((np.float32(scale) * (found["keys"] @ q)).astype(np.float32))
+        return found | {"out": powers @ found["values"].astype(np.float32) / powers.sum()}
+
+
 MISTAKES = {
     "the new token does not see itself: it attends to rows 0 to length, which are length + 1": without_itself,
     "it attends before the new key and value are in the caches: write them first": before_it_is_there,
@@ -84,4 +100,5 @@ MISTAKES = {
     "scale is not used": lambda q, k, v, keys, values, length, d, scale: step(
         q, k, v, keys, values, length, 1.0, length + 1
     ),
+    "the largest score is not subtracted: exponentials overflow, or are all 0": overflowing,
 }

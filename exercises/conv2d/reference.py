@@ -73,6 +73,26 @@ def flat(x, weight, bias, **sizes):
     return {"y": bias[:, None, None] + np.tensordot(weight, picture, 3)}
 
 
+def looked_up(x, weight, bias, sizes, place):
+    """The result where ``place`` says row and column of the picture for (p, r, i, j)."""
+    shape = reference(x, weight, bias, **sizes)["y"].shape
+    c, p, r, i, j = np.indices((*weight.shape[1:], *shape[1:]))
+    row, column = place(p, r, i, j)
+    inside = (row >= 0) & (row < sizes["height"]) & (column >= 0) & (column < sizes["width"])
+    picture = np.where(inside, x[c, np.clip(row, 0, sizes["height"] - 1), np.clip(column, 0, sizes["width"] - 1)], 0)
+    return {"y": bias[:, None, None] + np.tensordot(weight, picture, 3)}
+
+
+def unpadded(x, weight, bias, **sizes):
+    stride = sizes["stride"]
+    return looked_up(x, weight, bias, sizes, lambda p, r, i, j: (i * stride + p, j * stride + r))
+
+
+def spread(x, weight, bias, **sizes):
+    stride, pad = sizes["stride"], sizes["pad"]
+    return looked_up(x, weight, bias, sizes, lambda p, r, i, j: ((i + p) * stride - pad, (j + r) * stride - pad))
+
+
 MISTAKES = {
     "the result is the bias alone": lambda x, weight, bias, **sizes: {
         "y": np.broadcast_to(bias[:, None, None], reference(x, weight, bias, **sizes)["y"].shape)
@@ -87,4 +107,24 @@ MISTAKES = {
     "every channel gets bias[0]": lambda x, weight, bias, **sizes: reference(x, weight, 0 * bias + bias[0], **sizes),
     "the first row and column of the picture are taken for outside": without_first,
     "rows run into each other: left of row 3 is nothing, not the end of row 2": flat,
+    "the bias is not used": lambda x, weight, bias, **sizes: reference(x, weight, 0 * bias, **sizes),
+    "the bias is added for each input channel: once for a result": lambda x, weight, bias, **sizes: reference(
+        x, weight, len(x) * bias, **sizes
+    ),
+    "rows and columns of the window are exchanged in weight": lambda x, weight, bias, **sizes: reference(
+        x, weight.swapaxes(2, 3), bias, **sizes
+    ),
+    "every input channel takes channel 0 of the picture": lambda x, weight, bias, **sizes: reference(
+        np.broadcast_to(x[:1], x.shape), weight, bias, **sizes
+    ),
+    "every input channel takes the weights of channel 0": lambda x, weight, bias, **sizes: reference(
+        x, np.broadcast_to(weight[:, :1], weight.shape), bias, **sizes
+    ),
+    "the sum goes on from pixel to pixel: it begins with bias[o] for each": lambda x, weight, bias, **sizes: {
+        "y": (lambda part: bias[:, None, None] + np.cumsum(part.reshape(len(part), -1), axis=1).reshape(part.shape))(
+            reference(x, weight, 0 * bias, **sizes)["y"]
+        )
+    },
+    "the window begins at the pixel, as if nothing were padded before it": unpadded,
+    "the window is spread by stride: only the pixel is multiplied by it": spread,
 }

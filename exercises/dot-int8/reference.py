@@ -47,6 +47,10 @@ def narrow(x, y, n):
     return {"result": np.array([products.astype(np.int64).sum()])}
 
 
+def whole_blocks(block):
+    return lambda x, y, n: {"result": np.array([total(x[: n // block * block], y[: n // block * block])])}
+
+
 MISTAKES = {
     "the sum has 8 bits and runs over": lambda x, y, n: {
         "result": np.array([total(x, y)]).astype(np.int8).astype(np.int64)
@@ -58,4 +62,13 @@ MISTAKES = {
     "the numbers are taken without a sign": lambda x, y, n: {
         "result": np.array([total(x.view(np.uint8).astype(np.int64), y.view(np.uint8))])
     },
+    "this is the sum of x[i] + y[i], not of their products": lambda x, y, n: {
+        "result": np.array([x.astype(np.int64).sum() + y.astype(np.int64).sum()])
+    },
+    "the first array is taken without a sign": lambda x, y, n: {
+        "result": np.array([total(x.view(np.uint8).astype(np.int64), y)])
+    },
+} | {
+    f"the last elements, which fill no whole block of {block}, are left out": whole_blocks(block)
+    for block in (2, 4, 8, 16, 32)
 }

@@ -52,4 +52,13 @@ MISTAKES = {
     "gradients go to row t, not to row ids[t]": lambda grad, ids, count, rows, d: {
         "table_grad": collected(grad, np.where(ids < 0, -1, np.arange(count) % rows), rows)
     },
+    "an id of 0 is taken for none: only -1 is": lambda grad, ids, count, rows, d: {
+        "table_grad": collected(grad, np.where(ids == 0, -1, ids), rows)
+    },
+    "an id of -1 gives its gradient to row 0: it gives nothing": lambda grad, ids, count, rows, d: {
+        "table_grad": collected(grad, np.maximum(ids, 0), rows)
+    },
+    "what comes after an id of -1 is left out: go on with the next one": lambda grad, ids, count, rows, d: {
+        "table_grad": collected(grad, np.where(np.cumsum(ids < 0) > 0, -1, ids), rows)
+    },
 }

@@ -48,4 +48,11 @@ MISTAKES = {
     "the id is cut to 8 bits: rows from 256 on are not found": lambda table, ids, count, rows, d: chosen(
         table, np.where(ids < 0, ids, ids & 255)
     ),
+    "an id of 0 is taken for none: only -1 is": lambda table, ids, count, rows, d: chosen(
+        table, np.where(ids == 0, -1, ids)
+    ),
+    "an id of -1 takes the last row, as in Python: here it gives 0": lambda table, ids, count, rows, d: {
+        "out": table[ids]
+    },
+    "an id of -1 takes row 0: it gives 0": lambda table, ids, count, rows, d: chosen(table, np.maximum(ids, 0)),
 }

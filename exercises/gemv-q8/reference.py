@@ -36,6 +36,11 @@ def bound(q, scales, x, m, n):
     return {"y": (n + 3) * HALF_ULP * product(np.abs(q.astype(float)), scales, np.abs(x))["y"] + TINY}
 
 
+def of_blocks(q, scales, x):
+    """The sum of each block of each row, without its scale."""
+    return (q.astype(float) * x).reshape(*scales.shape, 32).sum(axis=2)
+
+
 MISTAKES = {
     "the scales are not used": lambda q, scales, x, m, n: {"y": q @ x},
     "one scale for a whole row is used: each block has its own": lambda q, scales, x, m, n: product(
@@ -51,4 +56,17 @@ MISTAKES = {
     "the last block of each row is left out": lambda q, scales, x, m, n: product(
         q[:, : n - 32], scales[:, :-1], x[: n - 32]
     ),
+    "the sum of a block goes on into the next block: it begins at 0 in each": lambda q, scales, x, m, n: {
+        "y": (scales * np.cumsum(of_blocks(q, scales, x), axis=1)).sum(axis=1)
+    },
+    "only the last block of a row counts: add to the row's sum": lambda q, scales, x, m, n: {
+        "y": (scales * of_blocks(q, scales, x))[:, -1]
+    },
+    "every row uses the numbers of row 0 of q": lambda q, scales, x, m, n: product(
+        np.broadcast_to(q[:1], q.shape), scales, x
+    ),
+    "each scale is used twice: once for a block is enough": lambda q, scales, x, m, n: product(q, scales**2, x),
+    "half of each block is left out: it has 32 numbers": lambda q, scales, x, m, n: {
+        "y": ((q.astype(float) * x).reshape(*scales.shape, 32)[:, :, :16].sum(axis=2) * scales).sum(axis=1)
+    },
 }

@@ -4,6 +4,11 @@ import numpy as np
 
 from kernelworks.learn.case import Case, Output, random
 
+ROWS_OF_WINDOW = "the place in the window is turned over: p goes down the rows, r along the columns"
+ROWS_OF_PIXELS = "the output pixel is turned over: i goes down the rows, j along the columns"
+PAD_ADDED = "pad is added: the window begins pad before the pixel, so it is subtracted"
+NO_FIRST = "row 0 and column 0 of the picture are taken for outside: 0 <= row, 0 <= column"
+
 
 def sizes(height, width, window, pad):
     return height + 2 * pad - window + 1, width + 2 * pad - window + 1
@@ -67,9 +72,60 @@ def unpadded(x, channels, height, width, window, pad):
     return {"columns": windows(moved, window, 0)}
 
 
+def looked_up(x, window, pad, place):
+    """Elements of the picture where ``place`` says row, column and channel of (c, p, r, i, j); 0 outside."""
+    channels, height, width = x.shape
+    rows, columns = sizes(height, width, window, pad)
+    at = np.indices((channels, window, window, rows, columns))
+    c, row, column = place(*at)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    found = np.where(inside, x[c, np.clip(row, 0, height - 1), np.clip(column, 0, width - 1)], 0)
+    return {"columns": found.reshape(channels * window**2, -1)}
+
+
+def without_edge(x, channels, height, width, window, pad, rows, columns):
+    cut = x.copy()
+    cut[:, :rows], cut[:, :, :columns] = 0, 0
+    return {"columns": windows(cut, window, pad)}
+
+
+def strided_by_height(x, channels, height, width, window, pad):
+    flat_x = x.reshape(channels, -1)
+    index = np.arange(height)[:, None] * height + np.arange(width)
+    return {"columns": windows(flat_x[:, index % flat_x.shape[1]], window, pad)}
+
+
+def clamped(x, channels, height, width, window, pad):
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad)), mode="edge")
+    return {"columns": windows(padded, window, 0)}
+
+
 MISTAKES = {
     "every element is 0": lambda x, channels, height, width, window, pad: {"columns": 0 * windows(x, window, pad)},
     "rows run into each other: left of row 3 is nothing, not the end of row 2": flat,
     "the window is turned round": turned,
     "the window begins at the pixel, as if nothing were padded before it": unpadded,
+    "every channel takes channel 0 of the picture": lambda x, channels, height, width, window, pad: {
+        "columns": windows(np.broadcast_to(x[:1], x.shape), window, pad)
+    },
+    ROWS_OF_WINDOW: lambda x, channels, height, width, window, pad: looked_up(
+        x, window, pad, lambda c, p, r, i, j: (c, i + r - pad, j + p - pad)
+    ),
+    ROWS_OF_PIXELS: lambda x, channels, height, width, window, pad: looked_up(
+        x, window, pad, lambda c, p, r, i, j: (c, j + p - pad, i + r - pad)
+    ),
+    PAD_ADDED: lambda x, channels, height, width, window, pad: looked_up(
+        x, window, pad, lambda c, p, r, i, j: (c, i + p + pad, j + r + pad)
+    ),
+    "row 0 of the picture is taken for outside: 0 <= row": lambda x, channels, height, width, window, pad: without_edge(
+        x, channels, height, width, window, pad, 1, 0
+    ),
+    "column 0 of the picture is taken for outside: 0 <= column": lambda x, channels, height, width, window, pad: (
+        without_edge(x, channels, height, width, window, pad, 0, 1)
+    ),
+    NO_FIRST: lambda x, channels, height, width, window, pad: without_edge(
+        x, channels, height, width, window, pad, 1, 1
+    ),
+    "the edge of the picture is repeated outside: there it is 0": clamped,
+    "rows of the picture are taken height apart: they lie width apart": strided_by_height,
 }

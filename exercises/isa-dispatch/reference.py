@@ -8,7 +8,11 @@ LANES = 16
 
 
 def case(n, level, about, **more):
-    x = (10 ** random(n).uniform(-2, 2, n)).astype(np.float32)
+    # Large numbers that cancel: what is left is small beside every rounding, so another order has other bits.
+    draw = random(n)
+    x, half = 1000 * draw.standard_normal(n), n // 2
+    x[half : 2 * half] = draw.standard_normal(half) - x[:half]
+    x = x.astype(np.float32)
     return Case(about, {"x": x, "result": Output(1), "n": n, "level": level}, **more)
 
 
@@ -50,6 +54,25 @@ def bound(x, n, level):
     return {"result": np.zeros(1)}
 
 
+def folded_by_neighbours(sums):
+    while sums.size > 1:
+        sums = sums[::2] + sums[1::2]
+    return {"result": np.array([sums[0]], np.float64)}
+
+
+def by_neighbours(x, n, level):
+    x = np.concatenate((x, np.zeros(-n % LANES))).astype(np.float32).reshape(-1, LANES)
+    sums = np.zeros(LANES, np.float32)
+    for part in x:
+        sums += part
+    return folded_by_neighbours(sums)
+
+
+def in_double(x, n, level):
+    sums = np.concatenate((x, np.zeros(-n % LANES))).reshape(-1, LANES).sum(axis=0)
+    return {"result": np.array([sums.sum()]).astype(np.float32).astype(np.float64)}
+
+
 OTHER_ORDER = "this is another order of the additions: the bits must be the same at each level"
 
 
@@ -62,5 +85,7 @@ MISTAKES = {
     "elements at the end, which fill no whole block, are left out": lambda x, n, level: in_lanes(x, left=False),
     f"{OTHER_ORDER} (the lanes are not folded)": one_of_the_orders,
     f"{OTHER_ORDER} (what is left is all in lane 0)": lambda x, n, level: in_lanes(x, whole=True),
+    "the sums are kept in double: the contract is the float sum, to the bit": in_double,
+    f"{OTHER_ORDER} (neighbours are added first: lane 0 takes lane 8)": by_neighbours,
     f"{OTHER_ORDER} (eight lanes at level 1)": lambda x, n, level: in_lanes(x, 8 if level == 1 else LANES),
 }

@@ -31,7 +31,7 @@ AVX512 static float widest(const float* x, long n) { return lanes<16>(x, n); }
 extern "C" void lane_sum(const float* x, float* result, long n, long level) {
     if (level >= 2 && has_avx512()) {
         *result = widest(x, n);
-    } else if (level == 1 && has_avx2()) {
+    } else if (level >= 1 && has_avx2()) {
         *result = wide(x, n);
     } else {
         *result = plain(x, n);

@@ -67,4 +67,14 @@ MISTAKES = {
     "digits are cut off, not rounded to the nearest": cut_off,
     "the scale is a part of 128, which does not fit in 8 bits: it is 127": lambda x, n: quantised(x, blocks(x), 128)[0],
     "the largest value is kept from the blocks before": lambda x, n: quantised(x, np.maximum.accumulate(blocks(x)))[0],
+    "negative numbers are rounded the wrong way: v + 0.5 with its digits cut off is right above 0 only": lambda x, n: (
+        quantised(x.astype(np.float32), blocks(x).astype(np.float32), np.float32(127), lambda v: np.trunc(v + 0.5))[0]
+    ),
+    "digits are rounded down, not to the nearest": lambda x, n: quantised(
+        x.astype(np.float32), blocks(x).astype(np.float32), np.float32(127), np.floor
+    )[0],
+    "q is x times scale: it is x / scale": lambda x, n: {
+        "q": np.rint(x * np.repeat(blocks(x) / 127, BLOCK)[:n]),
+        "scales": blocks(x) / 127,
+    },
 }

@@ -45,6 +45,11 @@ def weighed(x, z, v, exponent):
     return {"y": np.exp(exponent(squares(x, z))) @ v}
 
 
+def going_on(x, z, v, m, n, d, length):
+    """The squared distance is not set to 0 for each pair."""
+    return {"y": np.exp(-np.cumsum(squares(x, z), axis=1) / (2 * length**2)) @ v}
+
+
 MISTAKES = {
     "every distance is 0: this is the sum of v": lambda x, z, v, m, n, d, length: {"y": np.full(m, v.sum())},
     "length is not squared": lambda x, z, v, m, n, d, length: weighed(x, z, v, lambda s: -s / (2 * length)),
@@ -54,5 +59,25 @@ MISTAKES = {
     ),
     "the sum goes on from row to row": lambda x, z, v, m, n, d, length: {
         "y": np.cumsum(reference(x, z, v, m, n, d, length)["y"])
+    },
+    "the quotient is multiplied by length²: put ( ) round what stands below": lambda x, z, v, m, n, d, length: weighed(
+        x, z, v, lambda s: -s / 2 * length * length
+    ),
+    "the sign of the exponent is wrong: points that lie far apart weigh less": lambda x, z, v, m, n, d, length: weighed(
+        x, z, v, lambda s: s / (2 * length**2)
+    ),
+    "v is not used": lambda x, z, v, m, n, d, length: weighed(x, z, np.ones(n), lambda s: -s / (2 * length**2)),
+    "the squared distance goes on from pair to pair: it begins at 0 for each": going_on,
+    "the differences are not squared": lambda x, z, v, m, n, d, length: {
+        "y": np.exp(-np.abs(x[:, None] - z[None]).sum(axis=2) / (2 * length**2)) @ v
+    },
+    "every row takes the point of row 0 of x": lambda x, z, v, m, n, d, length: reference(
+        np.broadcast_to(x[:1], x.shape), z, v, m, n, d, length
+    ),
+    "the result is divided by n: it is the sum, not the mean": lambda x, z, v, m, n, d, length: {
+        "y": reference(x, z, v, m, n, d, length)["y"] / n
+    },
+    "every row is divided by the sum of its weights: that is a smoother": lambda x, z, v, m, n, d, length: {
+        "y": reference(x, z, v, m, n, d, length)["y"] / reference(x, z, np.ones(n), m, n, d, length)["y"]
     },
 }

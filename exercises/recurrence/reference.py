@@ -54,6 +54,21 @@ def late(x, decay, state, steps, channels):
     return {"state": found["state"], "y": np.concatenate((state[None], found["y"][:-1]))}
 
 
+def taken_for_channels(x, decay, state, steps, channels):
+    """x, decay and y as channels x steps."""
+    found = run(x.reshape(channels, steps).T, decay.reshape(channels, steps).T, state)
+    return {"state": found["state"], "y": found["y"].T.reshape(steps, channels)}
+
+
+def through_channels(x, decay, state, steps, channels):
+    found, h = {"state": np.zeros(channels), "y": np.zeros((steps, channels))}, state[0]
+    for c in range(channels):
+        one = run(x[:, c], decay[:, c], h)
+        found["y"][:, c], h = one["y"], one["state"]
+        found["state"][c] = h
+    return found
+
+
 MISTAKES = {
     "the state begins with 0 in each call, and stays as it was": lambda x, decay, state, steps, channels: (
         from_zero(x, decay, state, steps, channels) | {"state": state}
@@ -65,4 +80,16 @@ MISTAKES = {
     "the decay of step 0 is used in every step": lambda x, decay, state, steps, channels: run(
         x, np.broadcast_to(decay[0], decay.shape), state
     ),
+    "x and decay are taken for channels x steps: step t of channel c is at t * channels + c": taken_for_channels,
+    "the state goes on from channel to channel": through_channels,
+    "the input is multiplied by 1 - decay: it is added as it is": lambda x, decay, state, steps, channels: run(
+        x * (1 - decay), decay, state
+    ),
+    "the input is not added": lambda x, decay, state, steps, channels: run(0 * x, decay, state),
+    "the decay is that of the step before": lambda x, decay, state, steps, channels: run(
+        x, np.concatenate((decay[:1], decay[:-1])), state
+    ),
+    "the new state is added to the old one: write it by = and not by +=": lambda x, decay, state, steps, channels: (
+        lambda found: found | {"state": state + found["state"]}
+    )(run(x, decay, state)),
 }

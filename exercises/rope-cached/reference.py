@@ -4,11 +4,17 @@ import numpy as np
 
 from kernelworks.learn.case import HALF_ULP, TINY, Case, State, random
 
+Q_TURNED = "q is taken for heads x length x d: head h of row i begins at (i * heads + h) * d"
+BOTH_TURNED = "q and k are taken for heads x length x d: head h of row i begins at (i * heads + h) * d"
+FIRST_SIGN = "the sign of the sine in the first half: x[c] cos - x[c + d/2] sin"
+SECOND_SIGN = "the sign of the sine in the second half: x[c + d/2] cos + x[c] sin"
+
 
 def case(length, heads, kv_heads, d, about, **more):
     draw = random(10 * length + d)
     q, k = (draw.standard_normal((length, h, d)).astype(np.float32) for h in (heads, kv_heads))
-    angle = np.arange(length)[:, None] * 10000.0 ** (-2 * np.arange(d // 2) / d)
+    # Row 0 turns too: else who takes it for every row leaves all as it was.
+    angle = (3 + np.arange(length)[:, None]) * 10000.0 ** (-2 * np.arange(d // 2) / d)
     arrays = {"q": State(q), "k": State(k), "cosine": np.cos(angle).astype(np.float32)}
     arrays["sine"] = np.sin(angle).astype(np.float32)
     return Case(about, {**arrays, "length": length, "heads": heads, "kv_heads": kv_heads, "d": d}, **more)
@@ -59,6 +65,23 @@ def by_head(x, cosine, sine):
     return np.concatenate((first * cosine - second * sine, second * cosine + first * sine), axis=2)
 
 
+def by_rows_of_heads(x, cosine, sine):
+    """The array taken for heads x length x d."""
+    length, heads, d = x.shape
+    turned = rotate(x.reshape(heads, length, d).swapaxes(0, 1), cosine, sine)
+    return turned.swapaxes(0, 1).reshape(x.shape)
+
+
+def row_0(table):
+    return np.broadcast_to(table[:1], table.shape)
+
+
+def signed(x, cosine, sine, first, second):
+    one, other = np.split(x, 2, axis=2)
+    cosine, sine = cosine[:, None], sine[:, None]
+    return np.concatenate((one * cosine + first * other * sine, other * cosine + second * one * sine), axis=2)
+
+
 MISTAKES = {
     "the second number of a pair is computed after the first was overwritten": (
         lambda q, k, cosine, sine, length, heads, kv_heads, d: {
@@ -70,5 +93,26 @@ MISTAKES = {
     },
     "it turns the other way": lambda q, k, cosine, sine, length, heads, kv_heads, d: {
         "q": rotate(q, cosine, -sine), "k": rotate(k, cosine, -sine)
+    },
+    "every row of q is turned by row 0 of the table": lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": rotate(q, row_0(cosine), row_0(sine)), "k": rotate(k, cosine, sine)
+    },
+    "every row of k is turned by row 0 of the table": lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": rotate(q, cosine, sine), "k": rotate(k, row_0(cosine), row_0(sine))
+    },
+    "every row is turned by row 0 of the table": lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": rotate(q, row_0(cosine), row_0(sine)), "k": rotate(k, row_0(cosine), row_0(sine))
+    },
+    Q_TURNED: lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": by_rows_of_heads(q, cosine, sine), "k": rotate(k, cosine, sine)
+    },
+    BOTH_TURNED: lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": by_rows_of_heads(q, cosine, sine), "k": by_rows_of_heads(k, cosine, sine)
+    },
+    FIRST_SIGN: lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": signed(q, cosine, sine, 1, 1), "k": signed(k, cosine, sine, 1, 1)
+    },
+    SECOND_SIGN: lambda q, k, cosine, sine, length, heads, kv_heads, d: {
+        "q": signed(q, cosine, sine, -1, -1), "k": signed(k, cosine, sine, -1, -1)
     },
 }  # fmt: skip

@@ -6,6 +6,8 @@ from kernelworks.learn.case import HALF_ULP, TINY, Case, Output, random
 
 FAR = "right for small positions only: after some thousand the angle in float is off, so compute it in double"
 
+WHOLE = "every pair turns by the same angle: -2 * c / d divides integers and is 0, so write -2.0 * c / d"
+
 
 def case(length, d, offset, about, **more):
     x = random(10 * length + d).standard_normal((length, d)).astype(np.float32)
@@ -51,6 +53,23 @@ def neighbours(x, length, d, theta, offset):
     return {"y": found}
 
 
+def read_as_neighbours(x, length, d, theta, offset):
+    return {"y": rotate(np.concatenate((x[:, ::2], x[:, 1::2]), axis=1), angles(length, d, theta, offset))}
+
+
+def signed(x, length, d, theta, offset, first, second):
+    one, other = np.split(x, 2, axis=1)
+    cosine, sine = (of(angles(length, d, theta, offset)) for of in (np.cos, np.sin))
+    return {"y": np.concatenate((one * cosine + first * other * sine, other * cosine + second * one * sine), axis=1)}
+
+
+def too_early(x, length, d, theta, offset):
+    one, other = np.split(x, 2, axis=1)
+    cosine, sine = (of(angles(length, d, theta, offset)) for of in (np.cos, np.sin))
+    one = one * cosine - other * sine
+    return {"y": np.concatenate((one, other * cosine + one * sine), axis=1)}
+
+
 MISTAKES = {
     "the terms with the sine are missing": lambda x, length, d, theta, offset: {
         "y": x * np.tile(np.cos(angles(length, d, theta, offset)), 2)
@@ -60,5 +79,26 @@ MISTAKES = {
     "offset is not used": lambda x, length, d, theta, offset: {"y": rotate(x, angles(length, d, theta, 0))},
     "the exponent of theta is -c / d, and should be -2 c / d": lambda x, length, d, theta, offset: {
         "y": rotate(x, angles(length, d, theta, offset, 1.0))
+    },
+    "the numbers of a pair are read side by side: a pair is c and c + d/2": read_as_neighbours,
+    WHOLE: lambda x, length, d, theta, offset: {"y": rotate(x, angles(length, d, theta, offset, 0.0))},
+    "the exponent of theta is 2 c / d, and should be -2 c / d": lambda x, length, d, theta, offset: {
+        "y": rotate(x, angles(length, d, theta, offset, -2.0))
+    },
+    "the exponent of theta is -4 c / d, and should be -2 c / d": lambda x, length, d, theta, offset: {
+        "y": rotate(x, angles(length, d, theta, offset, 4.0))
+    },
+    "the sign of the sine in the first half: x[c] cos - x[c + d/2] sin": lambda x, length, d, theta, offset: signed(
+        x, length, d, theta, offset, 1, 1
+    ),
+    "the sign of the sine in the second half: x[c + d/2] cos + x[c] sin": lambda x, length, d, theta, offset: signed(
+        x, length, d, theta, offset, -1, -1
+    ),
+    "the second number of a pair is computed after the first was overwritten": too_early,
+    "offset is subtracted: the position of row i is offset + i": lambda x, length, d, theta, offset: {
+        "y": rotate(x, angles(length, d, theta, -offset))
+    },
+    "rows are counted from 1: row 0 has the position offset": lambda x, length, d, theta, offset: {
+        "y": rotate(x, angles(length, d, theta, offset + 1))
     },
 }

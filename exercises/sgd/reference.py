@@ -41,6 +41,34 @@ def late(w, grad, velocity, n, lr, momentum, decay):
     return step(w, grad, velocity, lr, momentum, decay) | {"w": w - float(np.float32(lr)) * velocity}
 
 
+def numbers(*values):
+    return [float(np.float32(value)) for value in values]
+
+
+def rate_inside(w, grad, velocity, n, lr, momentum, decay):
+    lr, momentum, decay = numbers(lr, momentum, decay)
+    v = momentum * velocity + lr * (grad + decay * w)
+    return {"w": w - v, "velocity": v}
+
+
+def apart(w, grad, velocity, n, lr, momentum, decay):
+    lr, momentum, decay = numbers(lr, momentum, decay)
+    v = momentum * velocity + grad
+    return {"w": w - lr * decay * w - lr * v, "velocity": v}
+
+
+def nesterov(w, grad, velocity, n, lr, momentum, decay):
+    found = step(w, grad, velocity, lr, momentum, decay)
+    lr, momentum, decay = numbers(lr, momentum, decay)
+    return found | {"w": w - lr * (grad + decay * w + momentum * found["velocity"])}
+
+
+def decay_of_new(w, grad, velocity, n, lr, momentum, decay):
+    found = step(w, grad, velocity, lr, momentum, decay)
+    lr, momentum, decay = numbers(lr, momentum, decay)
+    return found | {"velocity": momentum * velocity + grad + decay * found["w"]}
+
+
 MISTAKES = {
     "this is SGD without momentum and decay": lambda w, grad, velocity, n, lr, momentum, decay: {
         "w": w - float(np.float32(lr)) * grad, "velocity": velocity
@@ -55,5 +83,15 @@ MISTAKES = {
     ),
     "it goes uphill": lambda w, grad, velocity, n, lr, momentum, decay: step(
         w, grad, velocity, -lr, momentum, decay
+    ),
+    "lr is in the velocity: here it stands before the velocity in the last line": rate_inside,
+    "decay is apart from the gradient: here it is a part of g": apart,
+    "this is Nesterov's momentum: here w takes the velocity itself": nesterov,
+    "velocity takes the decay of the new w: compute g before w changes": decay_of_new,
+    "decay has the wrong sign: g = grad + decay w": lambda w, grad, velocity, n, lr, momentum, decay: step(
+        w, grad, velocity, lr, momentum, -decay
+    ),
+    "velocity is added to itself: it is momentum velocity + g": lambda w, grad, velocity, n, lr, momentum, decay: step(
+        w, grad, velocity, lr, momentum + 1, decay
     ),
 }  # fmt: skip

@@ -45,8 +45,17 @@ def even_halves(x):
     return even_halves(x[: x.size // 2]) + even_halves(x[x.size // 2 : x.size // 2 * 2])
 
 
+def gapped_halves(x):
+    if x.size <= 128:
+        return x.sum()
+    return gapped_halves(x[: x.size // 2]) + gapped_halves(x[x.size // 2 + 1 :])
+
+
 MISTAKES = {
     "x[0] is counted twice": lambda x, n: {"result": np.array([x.sum() + (x[0] if n else 0)])},
     "one half is counted twice, and the other is not there": lambda x, n: {"result": np.array([first_halves(x)])},
     "where a piece has an odd length its last number is lost": lambda x, n: {"result": np.array([even_halves(x)])},
+    "a number is left out between the halves: the second one begins at x + half": lambda x, n: {
+        "result": np.array([gapped_halves(x)])
+    },
 }

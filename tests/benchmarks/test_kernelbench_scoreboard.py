@@ -35,7 +35,8 @@ def test_the_page_is_what_the_record_makes(scoreboard: Any) -> None:
 
 def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
     times = {
-        "seconds": {"eager": 3e-6, "compiled": 2e-6, "ours": 1e-6}, "speeds": {}, "limit_share": 0.5, "bound_by": "DRAM"
+        "seconds": {"eager": 3e-6, "compiled": 2e-6, "ours": 1e-6}, "limit_share": 0.5, "bound_by": "DRAM",
+        "machine": "M, torch 2, 2026-01-01",
     }  # fmt: skip
     rows = [
         row(10), row(2, times=times), row(3, reference="refused: late answer: a|b"),
@@ -126,5 +127,36 @@ def test_a_row_keeps_what_an_earlier_run_took_the_time_for(scoreboard: Any) -> N
     before = row(1, text="a", threads=1, search={"judged": 1})
     assert scoreboard.carried(before, row(1, text="a", threads=1))["search"] == {"judged": 1}
     assert "search" not in scoreboard.carried(before, row(1, text="b", threads=1))
-    assert "search" not in scoreboard.carried(before, row(1, text="a", threads=1, machine="N"))
+    assert "search" not in scoreboard.carried(before, row(1, text="a", threads=2))
     assert scoreboard.carried(before, row(1, text="a", threads=1, search={"judged": 9}))["search"] == {"judged": 9}
+
+
+def test_times_are_taken_of_right_references_without_some_and_keep_their_own_machine(
+    scoreboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "level1").mkdir()
+    for number in (1, 2, 3, 4):
+        (tmp_path / "level1" / f"{number}_x.py").write_text("")
+    found = {"seconds": {"eager": 2.0, "default": 1.5, "ours": 1.0}, "over": {}, "rounds": 9, "limit_s": 0.5,
+             "bound_by": "memory DRAM", "findings": [], "verdict": "sound", "took_s": 1.0}  # fmt: skip
+    right = row(1, text="a", threads=1)
+    rows = {"level1/1_x": right, "level1/2_x": row(2, reference="refused: x"), "level1/3_x": row(3, times={})}
+    asked: dict[str, Any] = {}
+
+    def raced(files: Any, args: Any, tell: Any, sizes: Any) -> None:
+        asked.update(sizes)
+        tell("level1/1_x", found)
+
+    monkeypatch.setattr(scoreboard.scoreboard_times, "raced", raced)
+    monkeypatch.setattr(scoreboard, "get_peaks", lambda rough: row(9))
+    monkeypatch.setattr(scoreboard, "to_json", str)
+    out = tmp_path / "rows.json"
+    monkeypatch.setattr("sys.argv", ["scoreboard", str(tmp_path / "level1"), "--times", "--out", str(out)])
+    scoreboard.on_the_clock(scoreboard._arguments(), made := {}, rows)
+    assert asked == {"level1/1_x": {"N": 4}}
+    times = made["level1/1_x"]["times"]
+    assert times["seconds"] == {"eager": 2.0, "compiled": 1.5, "ours": 1.0} and times["limit_share"] == 0.5
+    assert "1 thread" in times["machine"] and scoreboard.known(out) == made
+    assert scoreboard.merged(rows, [made])["level1/1_x"]["times"] == times
+    assert scoreboard.merged(made, [{"level1/1_x": right}])["level1/1_x"]["times"] == times
+    assert scoreboard.table({"rows": made}).splitlines()[4].endswith("| 1, 2 |")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import forked
 import pytest
+import torch
 
 from kernelworks.build import BuildError, cache, cpp
 from kernelworks.build.cache import intact
@@ -224,14 +226,63 @@ unsigned long long each(unsigned long long x, __m256 a, __m256i b) {
     return _pext_u64(x, 7) + _lzcnt_u64(x) + _mm256_movemask_ps(a) + _mm256_movemask_epi8(_mm256_add_epi32(b, b));
 }
 """
+WIDE = """
+__m512i wide(__m512 a, __m512i b, __m256i c, __m256 d) {  // of AVX-512 F, DQ, CD, BW, VL, and of two of these at once
+    b = _mm512_add_epi8(_mm512_lzcnt_epi32(b), _mm512_castps_si512(_mm512_and_ps(a, _mm512_scalef_ps(a, a))));
+    c = _mm256_add_epi8(_mm256_maskz_loadu_epi16(3, &c), _mm256_cvttps_epi64(_mm256_castps256_ps128(d)));
+    return _mm512_add_epi32(_mm512_broadcastd_epi32(_mm256_castsi256_si128(_mm256_ternarylogic_epi32(c, c, c, 1))), b);
+}
+"""
+MORE = {
+    "avx2": "",
+    "avx512": WIDE,
+    "avx512_vnni": WIDE + "__m256i more(__m256i a) { return _mm256_dpbusd_epi32(a, a, a); }\n"
+    "__m512i more(__m512i a) { return _mm512_dpbusd_epi32(a, a, a); }\n",
+    "avx512_bf16": WIDE + "__m512bh more(__m512 a) { return _mm512_cvtne2ps_pbh(a, a); }\n"
+    "__m256bh more(__m256 a) { return _mm256_cvtne2ps_pbh(a, a); }\n",
+}
 
 
-@pytest.mark.parametrize("target", ["avx2", "avx512"])
+@pytest.mark.parametrize("target", MORE)
 def test_a_target_reads_the_intrinsics_that_it_has(target: str) -> None:
-    """One of each extension of the target; of AVX-512's headers nothing where it has no AVX-512."""
+    """One of each extension of the target; of those that it lacks nothing."""
     flags = [*cpp.COMMON_FLAGS, *cpp.TARGETS[target].flags, *cpp._include_flags(), "-x", "c++", "-"]
     command = [environment.compiler(), "-E", *flags]
-    read = subprocess.run(command, input=INTRINSICS, capture_output=True, text=True, check=True).stdout
-    assert ("__m512" in read) is (target == "avx512")
+    program = INTRINSICS + MORE[target]
+    read = subprocess.run(command, input=program, capture_output=True, text=True, check=True).stdout
+    lacking = {
+        "_mm512_sin_ps",
+        "_mm512_add_ph",
+        "_tile_zero",
+        "_mm512_dpbusd_epi32",
+        "_mm512_dpbf16_ps",
+        "_mm512_add_ps",
+    }
+    has = {"avx512": {"_mm512_add_ps"}, "avx512_vnni": {"_mm512_add_ps", "_mm512_dpbusd_epi32"}}
+    has["avx512_bf16"] = {"_mm512_add_ps", "_mm512_dpbf16_ps"}
+    declared = {name for name in lacking if re.search(rf"\b{name} \(", read)}
+    assert declared == has.get(target, set())
     command = [environment.compiler(), "-fsyntax-only", "-Werror", *flags]
-    subprocess.run(command, input=INTRINSICS, text=True, check=True)
+    subprocess.run(command, input=program, text=True, check=True)
+
+
+@pytest.mark.parametrize("target", ["scalar", "avx512"])
+def test_a_library_is_the_same_whichever_headers_are_read(target: str, tmp_path: Path) -> None:
+    flags = [environment.compiler(), *cpp.COMMON_FLAGS, *cpp.TARGETS[target].flags]
+    source = str(cpp.SIMD.parent / "ops" / "linalg" / "eigh" / "simd.cpp")
+    for whole in (False, True):
+        command = [*flags, *cpp._include_flags(whole=whole), source, "-o", str(tmp_path / f"{whole}.so")]
+        subprocess.run(command, capture_output=True, check=True)
+    assert (tmp_path / "True.so").read_bytes() == (tmp_path / "False.so").read_bytes()
+
+
+def test_a_source_may_ask_for_more_of_the_standard_headers_than_kernels_need(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as functions that <cmath> brings along, and Bessel's."""
+    monkeypatch.setenv("KERNELWORKS_CACHE", str(tmp_path / "cache"))
+    source.write_text(SOURCE.replace("42.0f", "std::max(42.0f, float(std::cyl_bessel_j(0, 1.0)))"))
+    cpp.source_hash.cache_clear()
+    x = torch.zeros(1)
+    cpp.library(source, "scalar").answer(x)
+    assert x.item() == 42.0

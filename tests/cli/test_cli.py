@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 import readme
 import reference_pages
-from kernelworks.cli import app
+from kernelworks.cli import app, main
 from kernelworks.cli.arguments import parse_arguments
 from kernelworks.dispatch.op import OPS
 from kernelworks.measure.bench.kernel_map import keep_benches, kept_benches, kernel_map
@@ -266,6 +266,16 @@ def test_arguments_by_place_and_by_name() -> None:
     assert found["x"].dtype == torch.bfloat16
     assert found["weight"].dtype == torch.float16
     assert (found["eps"], found["residual"]) == (1e-5, None)
+
+
+@pytest.mark.parametrize("arguments", [("compare", "one.json"), ("judge", "one.py"), ("swap",)], ids=lambda a: a[0])
+def test_what_is_missing_on_the_command_line_names_the_help(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert left.value.code == 2 and f"see kernelworks {arguments[0]} --help" in said and said.count("\n") == 1, said
 
 
 def test_the_map_lists_every_row_and_its_standing(

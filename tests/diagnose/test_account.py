@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from kernelworks.diagnose import diagnose, diagnose_script
-from kernelworks.diagnose.account.account import ALLOCATION, USEFUL, account, time_breakdown
-from kernelworks.diagnose.account.on_cpu import DISPATCH, HOST, PARTS, Cpu
+from kernelworks.diagnose.account.account import ALLOCATION, USEFUL, _between, account, time_breakdown
+from kernelworks.diagnose.account.on_cpu import DISPATCH, GAPS, HOST, PARTS, UNSEEN, Cpu
 from kernelworks.diagnose.sentence import sentence
-from kernelworks.profile import on_cpu
+from kernelworks.profile import on_cpu, replay
 from kernelworks.profile.non_compute import CUSTOM_KERNELS
 from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
+from kernelworks.profile.replay import Gap
 from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Diagnosis, Peaks, from_json, to_json
 
@@ -156,3 +158,21 @@ def test_sentence_of_a_program_with_nothing_to_gain() -> None:
         sentence(parts, (), 1.0)
         == "this program runs at 90% of what this machine can do; no known optimization is predicted to gain"
     )
+
+
+def test_what_is_between_ops_has_the_line_with_most_of_it() -> None:
+    """Not that of the longest single gap: one import on a line is no place for what a loop does on another."""
+    places = ["set_up.py:1"] + ["train.py:9"] * 8 + ["train.py:10"] * 4
+    seconds = [2e-3] + [1e-3] * 8 + [0.1e-3] * 4
+    gaps = [
+        Gap(replay.PYTHON, each, Call("aten::add", 0, 1, place=Place("", where)))
+        for each, where in zip(seconds, places, strict=True)
+    ]
+    device = SimpleNamespace(gaps=GAPS, unseen=UNSEEN)
+    (group,) = _between(gaps, device)
+    assert group.place.source == "train.py:9" and math.isclose(sum(e.seconds for e in group.entries), sum(seconds))
+    many = [
+        dataclasses.replace(gap, call=Call("aten::add", 0, 1, place=Place("", f"a.py:{i}")))
+        for i, gap in enumerate(gaps)
+    ]
+    assert _between(many[1:9], device)[0].place.source == ""  # an eighth of it each

@@ -77,4 +77,8 @@ def test_the_quicker_of_two_is_told_by_turns(everywhere: bool) -> None:
 def test_only_what_is_about_as_good_in_the_same_place_is_raced(left: float, group: str, near: bool) -> None:
     model = Slow().eval()
     one = sleeping(model, "one", 0.004 * left, group=group)
-    assert is_close_rival(one, sleeping(model, "rival", 0.002)) == near
+    rival = sleeping(model, "rival", 0.002)
+    assert is_close_rival(one, rival) == near
+    rival.promise = Promise(None, how="unknown on this machine")  # its benchmark said what this one's did
+    rival.predicted = 0.5
+    assert is_close_rival(one, rival) == near

@@ -216,6 +216,8 @@ def test_a_budget_that_is_over_is_no_refusal_and_promises_nothing(minilm: Diagno
     assert cut.fix is not None and not cut.fix.refused and outcome(cut) == ""
     shown = " ".join((cut.sentence, *cut.clauses, *result_lines(cut.fix)))
     assert "the budget was over" in shown
+    early = dataclasses.replace(cut.fix, search_s=17.0)  # of 60: the next one would have taken longer than was left
+    assert not any("was over" in line for line in result_lines(early)) and "too short" in result_lines(early)[0]
     assert "predicted to gain" not in shown and "no optimization gains" not in shown
     whole = with_fix(plain, fix_record(1.0, 1.0))
     assert "no optimization gains here" in whole.sentence

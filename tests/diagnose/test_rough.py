@@ -218,16 +218,18 @@ def test_a_machine_of_any_rates_can_be_drawn(level: str, factor: float, ceilings
     assert factor > 0.1 or "<svg" in page.machine(odd)
 
 
+@pytest.mark.parametrize(("what", "told"), [("[row] {}", (9, 18, 27)), ("waiting since {} s", (9, 26))])
 def test_progress_says_a_line_now_and_then_where_there_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    what: str, told: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """And of one step that only goes on, ever more rarely."""
     clock = [0.0]
     monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
     with terminal.progress("prove") as advance:
         for second in range(30):
             clock[0] = float(second)
-            advance(f"[row] {second}")
-    assert capfd.readouterr().err.splitlines() == ["prove: [row] 9", "prove: [row] 18", "prove: [row] 27"]
+            advance(what.format(second))
+    assert capfd.readouterr().err.splitlines() == [f"prove: {what.format(second)}" for second in told]
 
 
 def test_a_step_that_says_nothing_for_ten_seconds_is_said_again(

@@ -328,6 +328,9 @@ CASES: dict[str, Case] = {
     "kernel_matrix": Case({"N": 5, "M": 4, "D": 3}, lambda N, M, D: (t(N, D), t(M, D)),
                           functools.partial(kw.kernel_matrix, length_scale=1.5),
                           by_definition("kernel_matrix", length_scale=1.5)),
+    **{name: Case({"N": 5, "M": 4, "D": 3}, lambda N, M, D: (t(N, D), t(M, D)), getattr(kw, name),
+                  functools.partial(getattr(kw, name), kernel="reference"))
+       for name in ("laplacian_kernel", "linear_kernel", "polynomial_kernel")},
     "polynomial_matmul": Case(
         {"N": 5, "M": 4, "D": 3, "E": 2}, lambda N, M, D, E: (t(N, D), t(M, D), t(M, E)),
         functools.partial(kw.polynomial_matmul, length_scale=1.5, degree=3, coef0=1.0),

@@ -64,27 +64,28 @@ def test_ridge_is_the_dense_solve(kernel: str, solver: str, within: float) -> No
     assert np.abs(ours.predict(NEW) - want).max() < within * np.abs(want).max()
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "matern12", "matern32", "matern52"])
+@pytest.mark.parametrize("kernel", DENSE)
 @pytest.mark.parametrize(("solver", "within"), [("cholesky", 1e-9), ("cg", 2e-3)])
 def test_gaussian_process_is_the_dense_solve(kernel: str, solver: str, within: float) -> None:
-    scale = (2 * GAMMA) ** -0.5 if kernel == "rbf" else 1 / GAMMA
+    scale = {"rbf": (2 * GAMMA) ** -0.5, "poly": GAMMA**-0.5}.get(kernel, 1 / GAMMA)
     ours = GaussianProcessRegressor(
         kernel, length_scale=scale, constant=2.0, alpha=0.05, optimizer=None, solver=solver
     ).fit(X, Y)
     covariance, across = 2 * DENSE[kernel](X, X) + 0.05 * np.eye(300), 2 * DENSE[kernel](NEW, X)
     mean, deviation = ours.predict(NEW, return_std=True)
     want = across @ np.linalg.solve(covariance, Y)
-    spread = np.sqrt(2 - (across * np.linalg.solve(covariance, across.T).T).sum(1))
+    own = 2 * np.diag(DENSE[kernel](NEW, NEW))
+    spread = np.sqrt(own - (across * np.linalg.solve(covariance, across.T).T).sum(1))
     assert np.abs(mean - want).max() < within * np.abs(want).max()
     assert np.abs(deviation - spread).max() < within
     again = pickle.loads(pickle.dumps(ours)).predict(NEW, return_std=True)
     assert np.allclose(again[0], mean, rtol=1e-12) and np.allclose(again[1], deviation, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "matern32"])
+@pytest.mark.parametrize("kernel", ["linear", "poly", "rbf", "laplacian", "matern32"])
 def test_a_search_ends_where_the_likelihood_is_flat(kernel: str) -> None:
     ours = GaussianProcessRegressor(kernel, alpha=0.01).fit(X[:80], Y[:80])
-    points, targets = torch.from_numpy(X[:80] - X[:80].mean(0)), torch.from_numpy(Y[:80, None])
+    points, targets = torch.from_numpy(X[:80] - ours._centre), torch.from_numpy(Y[:80, None])
     apart = ours._function().distances(points, points)
     at = (ours.length_scale_, ours.constant_)
     value, slope = ours._likelihood(apart, targets, *at)
@@ -110,6 +111,17 @@ def test_support_vectors_are_those_of_libsvm(kernel: str, classes: int) -> None:
     assert len(ours.support_) == pytest.approx(len(theirs.support_), abs=3)
     pairs = (np.abs(ours.dual_coef_).sum(), ours.dual_coef_.sum(1))
     assert pairs[0] > 0 and np.abs(pairs[1]).max() < 1e-9  # y^T a = 0
+
+
+@pytest.mark.parametrize(("degree", "coef0"), [(0, 1.0), (1, 0.0), (2, 0.0), (3, 0.0)])
+@pytest.mark.parametrize("solver", ["cholesky", "cg"])
+def test_polynomials_of_any_degree(degree: int, coef0: float, solver: str) -> None:
+    """Of degree 0 all points are alike; an odd degree keeps the sign of a negative base."""
+    make: Any = lambda a, b: (GAMMA * a @ b.T + coef0) ** degree  # noqa: E731
+    ours = KernelRidge(2.0, kernel="poly", gamma=GAMMA, degree=degree, coef0=coef0, solver=solver)
+    few = X[:60]
+    want = make(NEW, few) @ np.linalg.solve(make(few, few) + 2.0 * np.eye(60), Y[:60])
+    assert np.abs(ours.fit(few, Y[:60]).predict(NEW) - want).max() < 2e-3 * np.abs(want).max()
 
 
 def test_points_far_from_the_origin_and_close_together() -> None:
@@ -179,7 +191,10 @@ def test_a_tolerance_that_is_not_reached_is_told() -> None:
     [
         (KernelRidge(kernel="cosine"), "kernel must be one of linear, poly"), (KernelRidge(solver="lu"), "solver must"),
         (KernelRidge(kernel="rbf", gamma=-1), "gamma must be positive"), (SVC(C=0), "C must be positive"),
-        (GaussianProcessRegressor(kernel="linear"), "kernel must be one of rbf"),
+        (GaussianProcessRegressor(kernel="cosine"), "kernel must be one of linear, poly"),
+        (GaussianProcessRegressor(kernel="poly", coef0=-1), "coef0 must be finite and at least 0"),
+        (SVC(kernel="poly", degree=2.5), "degree must be a whole number"),
+        (KernelRidge(kernel="poly", degree=-1), "degree must be a whole number"),
         (GaussianProcessRegressor(length_scale=0), "length_scale must be positive"),
         (GaussianProcessRegressor(optimizer="adam"), "optimizer must be"),
         (SVC(decision_function_shape="all"), "decision_function_shape must"),

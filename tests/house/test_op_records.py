@@ -51,7 +51,8 @@ def on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         (results / "h200-ops.json").write_text(
             json.dumps({"machine": {"kind": H200}, "rows": list(rows)}), encoding="utf-8"
         )
-        return "\n".join(op_records.lines_of(OP, op_records.Records(tmp_path, [OP])))
+        records = op_records.Records(tmp_path, [OP])
+        return "\n".join([*op_records.lines_of(OP, records), *op_records.lines_of_families(records, [OP])])
 
     return made
 
@@ -75,9 +76,11 @@ def test_which_kernels_a_kind_of_machine_can_run() -> None:
 
 
 def test_kernels_of_which_nothing_is_on_record_say_so_in_one_line(on_record: Any) -> None:
-    first, second = on_record().splitlines()
+    first, second, *families = on_record().splitlines()
     assert first.startswith("| [relu](ops.md#relu)<br>`triton`, ") and first.endswith("| none | none | none | none |")
     assert second == "| `torch` | needs none | none | none | none |"
+    kernels = len([k for k in OP.kernels if k.source is not None])
+    assert f"| all | 1 | {kernels} | 0 | 0 | 0 | 1 |" in families
 
 
 def test_a_certificate_counts_for_the_source_it_was_made_of(on_record: Any) -> None:
@@ -98,6 +101,8 @@ def test_calls_are_counted_for_whoever_their_record_takes(on_record: Any) -> Non
     assert f"| `avx512` | none | {zen} forward 2/4<br>training 1/1 | none |" in lines
     assert f"| `avx2` | none | {zen} training 1/1 | none | {zen} forward 1.00x torch<br>training 2.00x" in lines
     assert f"| `torch` | needs none | {zen} forward 2/4 | none | none |" in lines
+    assert "| all | 1 | 5 | 0 | 1 | 0 | 0 |" in lines
+    assert "| all | 1 | 5 | 0 | 0 | 1 | 0 |" in on_record(races=[_race("avx2", 3.0, 3.0)])
     stale = dataclasses.replace(_race("avx512", 1.0, 2.0), source_hash="another")
     assert "AMD" not in on_record(races=[stale])
 
@@ -132,3 +137,23 @@ def test_a_peak_that_something_exceeds_is_none(monkeypatch: pytest.MonkeyPatch, 
     assert f"| {zen} 20% of the DRAM rate | {zen} 0.800x torch |" in lines
     assert f"{zen} 1/2 | {zen} 25% of the DRAM rate | none |" in lines  # torch, which runs the second
     assert "of the DRAM rate" not in on_record(races=[_race("avx2", 2.0, 8.0), _race("avx512", 0.5, 4.0)])
+
+
+def test_calls_that_are_always_torchs_are_told_as_the_public_function_says() -> None:
+    op = op_named("rfft")
+    lines = op_records.lines_of(op, op_records.Records(Path("nowhere"), [op]))
+    assert any(line.startswith("| `torch`, always of lengths above 2^20 and those with a prime") for line in lines)
+
+
+def test_long_op_packages_are_named_until_a_kernel_of_theirs_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "op").mkdir()
+    (tmp_path / "op" / "contract.py").write_text("x = 1\n" * 200, encoding="utf-8")
+    (tmp_path / "op" / "README.md").write_text("word\n" * 200, encoding="utf-8")
+    monkeypatch.setattr(OP, "op_package", tmp_path / "op")
+    records = op_records.Records(tmp_path, [OP])
+    assert op_records.long_packages(records, set()) == []
+    (tmp_path / "op" / "simd.cpp").write_text("\n" * 101, encoding="utf-8")
+    assert op_records.long_packages(records, set()) == [f"{tmp_path.name}/op"]
+    assert op_records.long_packages(records, {"relu"}) == []

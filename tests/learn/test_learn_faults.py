@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelworks.learn.case import Case, Output, Reference
+from kernelworks.learn.case import Case, Output, Reference, State
 from kernelworks.learn.faults import Observation, Verdict, crash_sentence, describe_elements, judge
 from kernelworks.learn.measured_peaks import limit_of, recorded_peaks
 from kernelworks.measure.peaks.cache import save_peaks
@@ -27,10 +27,13 @@ PEAKS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "diagno
         (np.array([1, 0, 0]), "the first element of y"),
         (np.array([0, 1, 0]), "y[1]"),
         (np.array([0, 1, 0, 1]), "2 of 4 elements of y"),
+        (np.array([0, 1, 0, 1, 0, 1]), "every second element of y, from y[1] on,"),
+        (np.array([0, 1, 0, 1, 0, 1, 0, 0]), "3 of 8 elements of y"),
         (np.array([[0, 1, 1], [0, 1, 1]]), "the last 2 elements of each row of y"),
         (np.array([[0, 0], [1, 1], [0, 0]]), "row 1 of y"),
         (np.array([[0, 0], [1, 1], [1, 1]]), "the last 2 rows of y"),
         (np.array([[1, 0], [0, 1], [0, 0]]), "2 of 6 elements of y"),
+        (np.array([[0, 0], [0, 1], [0, 0]]), "y[1, 1]"),
     ],
 )
 def test_elements_in_words(mask: np.ndarray, said: str) -> None:
@@ -79,6 +82,26 @@ def test_what_is_undefined_is_named(fault: str, value: int, of_type: str, said: 
     assert crash_sentence(signal, BUFFERS, code) == said
 
 
+@pytest.mark.parametrize(
+    ("number", "of_type", "said"),
+    [
+        ("-163", "signed char", "converts -163 to int8_t, which holds -128 to 127"),
+        ("3e+10", "int", "converts 3e+10 to int, which holds -2147483648 to 2147483647"),
+        ("-nan", "signed char", "converts NaN to int8_t: 0 was divided by 0, or a NaN was in the input"),
+        ("inf", "long int", "converts an infinite number to long: something was divided by 0, or grew too large"),
+    ],
+)
+def test_what_does_not_fit_a_type_is_said_with_its_value(number: str, of_type: str, said: str) -> None:
+    signal = {"signal": 4, "address": 0, "writes": 2, "fault": "conversion", "value": 0, "type": of_type, "column": 1}
+    assert crash_sentence({**signal, "number": number}, BUFFERS) == said
+
+
+def test_an_instruction_that_the_processor_lacks_is_no_undefined_behaviour() -> None:
+    signal = {"signal": 4, "address": 0, "writes": 0, "code": 2, "stack": 0}
+    assert "__builtin_cpu_supports" in crash_sentence({**signal, "unknown": 1}, BUFFERS)
+    assert "__builtin_cpu_supports" not in crash_sentence(signal, BUFFERS)
+
+
 def test_cases_of_no_length_are_told_last() -> None:
     empty, usual = observed([9], [1], about="k = 0"), observed([9], [1], about="k = 4")
     empty.case.arguments["a"] = np.zeros((2, 0))
@@ -119,6 +142,15 @@ def test_a_known_mistake_must_explain_every_case() -> None:
     assert verdict_of(doubled, twice=2.0).sentence == "twice"
     assert verdict_of(doubled, other, twice=2.0).sentence != "twice"
     assert verdict_of(doubled, thrice=3.0).sentence == "all of y is wrong"
+    passed = observed([1, 2], [1, 2], bound=1e-3)
+    assert verdict_of(doubled, passed, twice=2.0).sentence != "twice"  # who doubles fails there too
+
+
+def test_a_mistake_in_bits_is_told_from_its_neighbours() -> None:
+    """Where the bound is 0, what another order of the additions gives must be met exactly."""
+    one = np.float32(1 + 2**-20)
+    found = verdict_of(observed([one], [1], bound=0.0), other=1 + 2**-21, this=float(one))
+    assert found.sentence == "this"
 
 
 def test_cases_that_fail_alone_say_what_that_means() -> None:
@@ -128,7 +160,19 @@ def test_cases_that_fail_alone_say_what_that_means() -> None:
 
 
 def test_nearly_right_is_told_from_wrong() -> None:
-    assert "close, but off by 10 times" in verdict_of(observed([1.00001], [1], bound=1e-6)).sentence
+    near = observed([1.00001], [1], bound=1e-6)
+    assert "close, but off by 10 times" in verdict_of(near).sentence
+    far = observed([3], [1], bound=1e-6, about="far")
+    assert (verdict_of(near, far).sentence, verdict_of(near, far).case) == ("y is wrong", "far")
+    assert "not the same bits" in verdict_of(observed([1.00001], [1], bound=0.0)).sentence
+
+
+def test_an_array_that_is_never_stepped_is_told() -> None:
+    kept, stepped = observed([1, 2], [3, 4], 1e-3), observed([1, 5], [3, 4], 1e-3)
+    for seen in (kept, stepped):
+        seen.case.arguments["y"] = State(np.array([1, 2], np.float32))
+    assert verdict_of(kept).sentence == "y stays as it was: what is computed must be written into it"
+    assert verdict_of(kept, stepped).sentence == "all of y is wrong"
 
 
 def test_what_was_done_comes_before_what_came_out() -> None:

@@ -16,6 +16,7 @@ from limit import Limit, heads, written_between, x
 from limits_compiled import COMPILED
 from limits_diagnosed import HOPPER, PROGRAMS
 from limits_installed import INSTALLED
+from limits_of_sizes import SIZES
 from limits_planned import PLANS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -475,9 +476,8 @@ SWAP = [
 
 
 SECTIONS = {
-    "Ops called by name": OPS, "Swapped models": SWAP, "Compiled programs": COMPILED,
-    "Programs under diagnosis": PROGRAMS, "Programs under a plan": PLANS, "On Hopper": HOPPER,
-    "The package": INSTALLED,
+    "Ops called by name": [*OPS, *SIZES], "Swapped models": SWAP, "Compiled programs": COMPILED,
+    "Programs under diagnosis": PROGRAMS, "Programs under a plan": PLANS, "On Hopper": HOPPER, "The package": INSTALLED,
 }  # fmt: skip
 
 

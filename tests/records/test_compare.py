@@ -161,3 +161,10 @@ def test_a_limit_is_a_percentage(limit: str, tmp_path: Path) -> None:
     paths = files(tmp_path, BENCHES, BENCHES)
     assert CliRunner().invoke(app, ["compare", *paths, "--fail-if-slower", limit]).exit_code == 2
     assert CliRunner().invoke(app, ["compare", paths[0], str(tmp_path / "none.json")]).exit_code == 2
+
+
+def test_a_busy_machine_s_figures_have_no_verdict(tmp_path: Path) -> None:
+    busy = changed(DIAGNOSIS, lambda d: d.update(ambiguous="others took 40%", wall_s=0.1))
+    text = " ".join(CliRunner().invoke(app, ["compare", *files(tmp_path, DIAGNOSIS, busy)]).output.split())
+    assert "gives no verdict: others took 40%" in text and "no verdict (rough)" in text
+    assert "2 without a verdict" in text and "0 slower, 0 faster" in text

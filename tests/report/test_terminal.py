@@ -9,12 +9,16 @@ import time
 
 import pytest
 from printed import printed
-from rich.console import Console
+from rich.console import Console, Group
 
-from kernelworks.records import Diagnosis
+from kernelworks.cli.console import show
+from kernelworks.records import Diagnosis, MapOp
 from kernelworks.records.fix import NOT_TRIED, REJECTED, TriedOptimization
 from kernelworks.report import diagnose as drawn
+from kernelworks.report import map as map_report
 from kernelworks.report import quantity, terminal
+from kernelworks.report.text_lines import cells
+from kernelworks.report.time_breakdown import time_breakdown
 
 
 @pytest.mark.parametrize(
@@ -129,3 +133,33 @@ def test_a_map_without_triton_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
         "no Triton: pip install triton"
     }
     assert any("no Triton" in line for line in mapped.stale_kernels("softmax"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_a_map_of_many_ops_is_a_line_each(width: int, map_ops: list[MapOp]) -> None:
+    many = [dataclasses.replace(map_ops[0], op=f"op_{i}", family="some"[i % 2 :]) for i in range(20)]
+    text = printed(map_report.kernel_map(many, "here", width), width)
+    lines = text.splitlines()
+    assert len(lines) < 20 + 8 and max(map(len, lines)) <= width
+    assert all(re.search(rf"^  op_{i} +avx512 +exp\(x", text, re.M) for i in range(20))
+    assert "kernelworks map OP" in " ".join(text.split())
+    whole = printed(map_report.kernel_map(many, "here", width, verbose=True), width)
+    assert whole.count("0.43 of its bound") == 20 if width >= 100 else "0.43" in whole
+
+
+@pytest.mark.parametrize("width", [36, 40, 48])
+def test_the_time_breakdown_keeps_its_figures_whole(width: int) -> None:
+    parts = {"native code outside torch": 0.9, "at peak": 0.1}
+    lines = [line.plain for line in time_breakdown(parts, 1.0, width)]
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(figure in text for figure in ("900 ms", "90.0%", "100 ms", "10.0%", "1.00 s", "100.0%", *parts))
+
+
+def test_a_path_that_is_wider_than_the_terminal_is_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = f"{'long/' * 12}record.json"
+    show(Group(cells([("record", 8), (path, 1)])))
+    assert path in capsys.readouterr().out

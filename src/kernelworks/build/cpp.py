@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -27,11 +28,17 @@ __all__ = [
 ]  # fmt: skip
 
 SIMD = Path(__file__).resolve().parent.parent / "simd"
-INTRINSICS = Path(__file__).resolve().parent / "intrinsics"  # a compiler's headers, read as far as the target goes
+INTRINSICS = Path(__file__).resolve().parent / "intrinsics"  # a compiler's headers, read as far as kernels need them
 COMMON_FLAGS = (
     "-std=gnu++20", "-O3", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas",
 )  # fmt: skip
+
+
+# What gcc and clang say of a name that no header has declared.
+UNKNOWN_NAME = re.compile(
+    r"error: .*(not a member of|was not declared|does not name a type|no member named|use of undeclared|unknown type)"
+)
 
 
 @dataclass(frozen=True)
@@ -102,11 +109,12 @@ def flags_of(source: Path, target: str) -> tuple[str, ...]:
     return (*COMMON_FLAGS, *TARGETS[target].flags, constants_of(source, target).text)
 
 
-def _include_flags() -> list[str]:
+def _include_flags(*, whole: bool = False) -> list[str]:
+    """``whole``: the compiler's own headers, as they are."""
     import tvm_ffi.libinfo as libinfo
 
-    folders = {libinfo.find_include_path(), libinfo.find_dlpack_include_path(), str(SIMD), str(INTRINSICS)}
-    return [f"-I{folder}" for folder in sorted(folders)]
+    folders = {libinfo.find_include_path(), libinfo.find_dlpack_include_path(), str(SIMD)}
+    return [f"-I{folder}" for folder in sorted(folders if whole else {*folders, str(INTRINSICS)})]
 
 
 def _compile(source: Path, target: Target, output: Path) -> None:
@@ -120,7 +128,14 @@ def _compile(source: Path, target: Target, output: Path) -> None:
 
 
 def _compiled(source: Path, target: Target, output: Path) -> None:
-    compile_source((*COMMON_FLAGS, *target.flags, *_include_flags()), source, target.name, output)
+    """What a source asks of the compiler's headers beyond what kernels need, it finds at the second attempt."""
+    flags = (*COMMON_FLAGS, *target.flags)
+    try:
+        compile_source((*flags, *_include_flags()), source, target.name, output)
+    except BuildError as error:
+        if not UNKNOWN_NAME.search(str(error)):
+            raise
+        compile_source((*flags, *_include_flags(whole=True)), source, target.name, output)
 
 
 def _stem(source: Path, target: str) -> str:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 NO_PROGRAM = "; a program is a Python file or file.py:function"
+EVERY_OP = (
+    "Every op: verified where there is no certificate, then timed. That takes hours; what is done is kept if you stop "
+    "it (Ctrl-C). For one program: kernelworks autotune PROGRAM."
+)
 GPU_KERNEL = "triton"  # The kernel whose configurations are tried, unless --kernel names another.
 
 
@@ -82,10 +86,13 @@ def autotune(
     _check(names, module=module)
     check_device("cuda" if configs else device)
     from kernelworks.report import autotune as report
+    from kernelworks.report.terminal import Notice
 
     where = device_named("cuda" if configs else device)
     so = "only what it had called until then is autotuned"
     with guard_program(json=json, so=so), measuring("autotune") as progress:
+        if not names:
+            progress(Notice(EVERY_OP))
         if configs:
             found = _run_configs(
                 names, kernel or GPU_KERNEL, cases=cases, keep=keep is not False, again=again, progress=progress

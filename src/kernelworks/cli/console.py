@@ -159,7 +159,7 @@ def measuring(title: str) -> Iterator[Advance]:
 def show(table: RenderableType) -> None:
     from kernelworks.report.terminal import stdout
 
-    stdout().print(table)
+    stdout().print(table, crop=False)  # a path that is wider than the terminal is whole all the same
 
 
 def check_device(device: str | None) -> None:
@@ -210,7 +210,10 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
             if type(error).__name__ == "NoArgsIsHelpError":
                 refused.show()
             else:
-                sys.stderr.write(f"kernelworks: {' '.join(refused.format_message().split())}\n")
+                said = " ".join(refused.format_message().split())
+                if said.startswith("Missing") and arguments:
+                    said = f"{said.rstrip('.')}; see kernelworks {arguments[0]} --help"
+                sys.stderr.write(f"kernelworks: {said}\n")
             sys.exit(USAGE)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)]
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""

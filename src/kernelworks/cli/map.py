@@ -33,13 +33,14 @@ def map_(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """The kernel map: families, ops and their kernels, with certificate, share of the bound and ratio to the best
-    baseline.
+    """The kernel map: every op, family by family, with the best kernel that may be chosen here. Of one OP: its kernels,
+    with certificate, share of the bound and ratio to the best baseline.
 
-    With --verbose also what an op template derived for each op: cases, mutants, launches. With --html as a page, with
-    what each family is in a model and as a kernel, and the exercises in which an op is written. With --model the map of
-    one program, which is run as `diagnose` runs it: families and ops that occur in it, their share of the time and of
-    the roofline, the kernel that a swap would take and whether it is verified, and where to learn to write it.
+    With --verbose the kernels of all ops, and what an op template derived: cases, mutants, launches. With --html as a
+    page, with what each family is in a model and as a kernel, and the exercises in which an op is written. With
+    --model the map of one program, which is run as `diagnose` runs it: families and ops that occur in it, their share
+    of the time and of the roofline, the kernel that a swap would take and whether it is verified, and where to learn
+    to write it.
 
     Example: kernelworks map --model examples/train_ranker.py:step
     """

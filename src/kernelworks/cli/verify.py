@@ -18,19 +18,21 @@ __all__ = ["VERBS"]
 
 
 def verify(
-    what: Annotated[str | None, typer.Argument(help="OP or OP.ROW; every op without it.", metavar="[OP[.ROW]]")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="OP or OP.KERNEL; every op without it.", metavar="[OP[.KERNEL]]")
+    ] = None,
     case: Annotated[str | None, typer.Option(help="Only this case, to see a failure again.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this dtype.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that share the cases of a row.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that share the cases of a kernel.")] = None,
     missing: Annotated[
-        bool, typer.Option("--missing", help="Only rows that could be chosen and lack a certificate here.")
+        bool, typer.Option("--missing", help="Only kernels that could be chosen and lack a certificate here.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Verifies kernels against float64 on this machine, and certifies those that are.
 
     Every case in every dtype, guard pages on both sides of every buffer, poisoned outputs, gradients, two threads at
-    once, and every known-wrong mutant rejected. Exit code 1 where a row is refused.
+    once, and every known-wrong mutant rejected. Exit code 1 if a kernel is refused.
     """
     if what is None or what.partition(".")[0]:
         check_op(what and what.partition(".")[0])

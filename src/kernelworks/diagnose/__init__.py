@@ -16,6 +16,7 @@ from kernelworks.build import BuildError, background
 from kernelworks.diagnose.account.on_cpu import Cpu
 from kernelworks.diagnose.account.on_gpu import Gpu
 from kernelworks.diagnose.counters import checks
+from kernelworks.diagnose.fix.compiler_warnings import without_compiler_warnings
 from kernelworks.diagnose.fix.journal import Journal, State
 from kernelworks.diagnose.fix.plan import apply, load_plan
 from kernelworks.diagnose.fix.search import Search
@@ -316,7 +317,9 @@ def _observed(
             program, timeline.walls, forecaster, budget_s=fix.seconds, say=say, allow=fix.allow, plan=fix.plan,
             journal=fix.journal, resumed=fix.resumed, spent_s=began - fix.began if fix.began is not None else 0.0,
         )  # fmt: skip
-        done = dataclasses.replace(search.fix(), diagnosis_s=began - begun, search_s=time.monotonic() - began)
+        with without_compiler_warnings():
+            done = search.fix()
+        done = dataclasses.replace(done, diagnosis_s=began - begun, search_s=time.monotonic() - began)
         if fix.searched is not None:
             fix.searched.append(search)
     say("grouping calls into hotspots, and benchmarking the kernels that a swap would take")

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kernelworks.estimators.kernel_functions import KERNELS, UNIT_DIAGONAL, KernelFunction
+from kernelworks.estimators.kernel_functions import KernelFunction, need_kernel
 from kernelworks.estimators.linear_solve import CholeskySolver, GradientSolver, make_solver
 from kernelworks.estimators.points import as_points, centre_of, products
 
@@ -26,9 +26,12 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression with the covariance ``constant k(x, x') + alpha delta``, of mean zero.
 
     Args:
-        kernel: "rbf", "laplacian", "matern12", "matern32" or "matern52".
-        length_scale: of the kernel, a positive number; where the search begins.
-        constant: the variance of the process, a positive number; where the search begins.
+        kernel: "linear", "poly", "rbf", "laplacian", "matern12", "matern32" or "matern52".
+        length_scale: of the kernel, a positive number; where the search begins. "linear" has none.
+        degree, coef0: of "poly": a whole number of at least 0, and a number of at least 0, without which it is the
+            covariance of no process.
+        constant: the variance of the process (a factor of "linear" and "poly"), a positive number; where the search
+            begins.
         alpha: the variance of the noise, a positive number.
         optimizer: "fmin_l_bfgs_b" searches the length scale and the constant of the largest likelihood, of at most
             ``subset`` points drawn at random; None keeps them.
@@ -52,7 +55,9 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         optimizer: str | None = "fmin_l_bfgs_b", length_scale_bounds: tuple[float, float] = (1e-5, 1e5),
         constant_bounds: tuple[float, float] = (1e-5, 1e5), subset: int = 512, normalize_y: bool = False,
         solver: str = "auto", tol: float = 1e-5, max_iter: int = 1000, device: str = "cpu", random_state: Any = None,
+        degree: int = 3, coef0: float = 1.0,
     ) -> None:  # fmt: skip
+        self.degree, self.coef0 = degree, coef0
         self.kernel, self.length_scale, self.constant, self.alpha = kernel, length_scale, constant, alpha
         self.optimizer, self.subset, self.normalize_y, self.random_state = optimizer, subset, normalize_y, random_state
         self.length_scale_bounds, self.constant_bounds = length_scale_bounds, constant_bounds
@@ -71,7 +76,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._mean, self._spread = targets.mean(0), np.where(spread > 0, spread, 1.0)
         scaled = torch.from_numpy((targets - self._mean) / self._spread).to(self.device)
         self._shape = y.shape[1:]
-        self._centre = centre_of(KernelFunction(self.kernel), X)
+        self._centre = centre_of(self._function_of(1.0), X)
         points = as_points(X, self._centre, self.device)
         self.length_scale_, self.constant_ = float(self.length_scale), float(self.constant)
         self.log_marginal_likelihood_value_: float | None = None
@@ -84,8 +89,9 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _check(self) -> None:
-        if self.kernel not in UNIT_DIAGONAL:
-            raise ValueError(f"kernel must be one of {', '.join(n for n in KERNELS if n in UNIT_DIAGONAL)}")
+        need_kernel(self.kernel, self.degree)
+        if not 0.0 <= self.coef0 < float("inf"):
+            raise ValueError(f"coef0 must be finite and at least 0, got {self.coef0!r}")
         for name in ("length_scale", "constant", "alpha"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
@@ -93,7 +99,10 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"optimizer must be 'fmin_l_bfgs_b' or None, got {self.optimizer!r}")
 
     def _function(self) -> KernelFunction:
-        return KernelFunction(self.kernel, self.length_scale_)
+        return self._function_of(self.length_scale_)
+
+    def _function_of(self, length_scale: float) -> KernelFunction:
+        return KernelFunction(self.kernel, length_scale, int(self.degree), float(self.coef0))
 
     def _make_solver(self, points: Tensor) -> CholeskySolver | GradientSolver:
         """Of ``K + alpha / constant``: what it solves is over the constant."""
@@ -133,7 +142,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self, distances: Tensor, targets: Tensor, scale: float, constant: float
     ) -> tuple[float, np.ndarray[Any, Any]]:
         """The logarithm of the likelihood, and its gradient by those of the length scale and of the constant."""
-        k, by_scale = KernelFunction(self.kernel, float(scale)).of_distances(distances)
+        k, by_scale = self._function_of(float(scale)).of_distances(distances)
         covariance = constant * k
         covariance.diagonal().add_(self.alpha)
         factor = torch.linalg.cholesky(covariance)
@@ -169,7 +178,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 known = self._solver.half_solve(k).square().sum(0)
             else:
                 known = (k * self._solver.solve(k)).sum(0)
-            found.append(self.constant_ * (1.0 - known).clamp(min=0.0))
+            found.append(self.constant_ * (self._function().diagonal(part) - known).clamp(min=0.0))
         deviation: np.ndarray[Any, Any] = torch.cat(found).sqrt().cpu().numpy()
         return deviation
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kernelworks.dispatch.op import OPS
 
-__all__ = ["KERNELS", "KernelFunction", "of_gamma"]
+__all__ = ["KERNELS", "KernelFunction", "need_kernel", "of_gamma"]
 
 # name -> op, and what of gamma is the length scale: (factor * gamma) ** power
 KERNELS: Mapping[str, tuple[str, float, float]] = {
@@ -57,6 +57,8 @@ class KernelFunction:
         """K(x, y) @ v [N, E] of float32 tensors, without K."""
         if self.name == "linear":
             return x @ (y.T @ v)
+        if self.name == "poly" and self.degree == 0:  # k is 1
+            return v.sum(0).repeat(x.shape[0], 1)
         op = OPS[KERNELS[self.name][0]]
         scale = torch.tensor(self.length_scale, dtype=torch.float32, device=x.device)
         rest = (y, v, scale, *self._numbers.values())
@@ -78,7 +80,9 @@ class KernelFunction:
         return made
 
     def distances(self, x: Tensor, y: Tensor) -> Tensor:
-        """What ``of_distances`` takes, of a kernel of differences: L1, or squared Euclidean, distances [N, M]."""
+        """What ``of_distances`` takes: L1, or squared Euclidean, distances [N, M]; dot products of the rest."""
+        if not self.is_of_differences:
+            return x @ y.T
         if self.name == "laplacian":
             return torch.cdist(x, y, p=1.0)
         return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -89,8 +93,13 @@ class KernelFunction:
             q = distances / self.length_scale
             k = torch.exp(-q)
             return k, q * k
-        template = OPS[KERNELS[self.name][0]].template
+        if self.name == "linear":
+            return distances, torch.zeros_like(distances)
         s = distances / self.length_scale**2
+        if self.name == "poly":
+            t = s + self.coef0
+            return t**self.degree, -2 * self.degree * s * t ** max(self.degree - 1, 0)
+        template = OPS[KERNELS[self.name][0]].template
         return template.value(s), template.slope(s) * s
 
     def diagonal(self, x: Tensor) -> Tensor:
@@ -103,9 +112,17 @@ class KernelFunction:
         return (squares / self.length_scale**2 + self.coef0) ** self.degree
 
 
-def of_gamma(name: str, gamma: float, degree: int = 3, coef0: float = 1.0) -> KernelFunction:
-    """The kernel function of scikit-learn's parameters. Raises ValueError for a name that is none."""
+def need_kernel(name: str, degree: Any) -> None:
+    """Raises ValueError unless there is a kernel function of this name and degree."""
     if name not in KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {name!r}")
+    if degree != int(degree) or degree < 0:
+        raise ValueError(f"degree must be a whole number of at least 0, got {degree!r}")
+
+
+def of_gamma(name: str, gamma: float, degree: int = 3, coef0: float = 1.0) -> KernelFunction:
+    """The kernel function of scikit-learn's parameters. Raises ValueError for a name that is none, and for a
+    degree that is no whole number of at least 0."""
+    need_kernel(name, degree)
     _, factor, power = KERNELS[name]
     return KernelFunction(name, float(factor * gamma) ** power, int(degree), float(coef0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +86,8 @@ def _memory(nbytes: int, *, at_end: bool, align: int) -> tuple[mmap.mmap, Any, i
     return found, handle, first, pages, first + slack
 
 
-def _buffer(name: str, value: Any, *, at_end: bool, pattern: int, gap_pattern: int) -> Buffer:
-    """An array in guarded memory, filled with the pattern, and then with what it holds if it is read."""
+def _buffer(name: str, value: Any, stale: Array | None, *, at_end: bool, pattern: int, gap_pattern: int) -> Buffer:
+    """An array in guarded memory, filled with the pattern, and then with what it holds if it is read, or ``stale``."""
     if isinstance(value, Output):
         shape = (value.shape,) if isinstance(value.shape, int) else value.shape
         dtype, gap, held = np.dtype(value.dtype), value.gap, None
@@ -110,14 +111,19 @@ def _buffer(name: str, value: Any, *, at_end: bool, pattern: int, gap_pattern: i
         view[...] = held
     elif nbytes:
         view[...] = np.frombuffer(bytes([pattern]) * dtype.itemsize, dtype=dtype)[0]
+        if stale is not None:
+            view[...] = stale
     is_output = isinstance(value, (Output, State))
     return Buffer(name, memory, handle, first, pages, address, nbytes, view, is_output, gap, gap_pattern, held)
 
 
-def place_case(case: Case, *, at_end: bool, pattern: int, gap_pattern: int = PATTERNS[0]) -> dict[str, Buffer]:
-    """Every array of a case in guarded memory, by name; outputs filled with one pattern, gaps with another."""
+def place_case(
+    case: Case, *, at_end: bool, pattern: int, gap_pattern: int = PATTERNS[0], stale: Mapping[str, Array] | None = None
+) -> dict[str, Buffer]:
+    """Every array of a case in guarded memory, by name; outputs filled with one pattern, gaps with another. ``stale``:
+    what some outputs hold in the place of the pattern."""
     arrays = {n: v for n, v in case.arguments.items() if isinstance(v, (np.ndarray, Output, Rows, State))}
     return {
-        name: _buffer(name, value, at_end=at_end, pattern=pattern, gap_pattern=gap_pattern)
+        name: _buffer(name, value, (stale or {}).get(name), at_end=at_end, pattern=pattern, gap_pattern=gap_pattern)
         for name, value in arrays.items()
     }

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from kernelworks.learn.case import Array, Case, Reference, exact_arguments
+from kernelworks.learn.case import Array, Case, Reference, State, exact_arguments
 
 __all__ = ["Observation", "Verdict", "crash_sentence", "describe_elements", "judge", "with_verb"]
 
 CLOSE, NEAR = 3e-4, 64  # of an element's size, or times the bound: an error below is one of rounding
 MATCH = 1e-4  # of an element's size: so near to what a known mistake gives, it is that mistake
 TRAPS, ABORT = (4, 5), 6  # SIGILL, SIGTRAP; SIGABRT
+TYPE_NAMES = {"signed char": "int8_t", "unsigned char": "uint8_t", "short int": "int16_t", "long int": "long"}
+TYPE_BITS = {"int8_t": 8, "int16_t": 16, "int": 32}
 STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
 GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
+MOST_APART = 32  # elements: what is wrong at such a distance is told by it
+ORDINALS = {2: "second", 3: "third"}
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -109,6 +113,17 @@ def describe_elements(name: str, mask: Array) -> str:
             return f"{_many(where.size, 'last')} of {name}"
         if where[-1] == where.size - 1:
             return f"{_many(where.size, 'first')} of {name}"
+        step = int(where[1] - where[0])
+        if (
+            where.size > 2
+            and 1 < step <= MOST_APART
+            and (np.diff(where) == step).all()
+            and where[0] < step
+            and where[-1] + step >= mask.size
+        ):
+            return (
+                f"every {ORDINALS.get(step, f'{step}th')} element of {name}, from {element(name, [int(where[0])])} on,"
+            )
         return f"{where.size} of {mask.size} elements of {name}"
     rows = mask.reshape(-1, mask.shape[-1])
     touched = np.flatnonzero(rows.any(axis=1))
@@ -122,6 +137,8 @@ def describe_elements(name: str, mask: Array) -> str:
         return f"{touched.size} of {len(rows)} rows of {name}"
     if (rows[touched] == rows[touched[0]]).all() and touched.size > 1:
         return f"{describe_elements(f'{touched.size} rows of {name}', rows[touched[0]])}"
+    if mask.sum() == 1:
+        return element(name, np.argwhere(mask)[0])
     return f"{int(mask.sum())} of {mask.size} elements of {name}"
 
 
@@ -139,6 +156,11 @@ def crash_sentence(signal: Mapping[str, Any], buffers: Sequence[Mapping[str, Any
         return (
             "ends itself: an index outside a std::vector, whose length stands in ( ) where it is made, or another rule "
             "of C++'s library that is not kept"
+        )
+    if signal.get("unknown"):
+        return (
+            "uses an instruction that this processor does not have: ask by __builtin_cpu_supports before you call "
+            "what was compiled for others"
         )
     if number in TRAPS:
         return (
@@ -190,8 +212,20 @@ def _undefined_sentence(signal: Mapping[str, Any], code: str) -> str:
     if kind == "shift":
         return f"shifts by {value} bits, which {of_type} does not have"
     if kind == "conversion":
-        return f"converts a number to {of_type} that does not fit it: NaN, infinite or too large"
+        return _conversion_sentence(str(signal.get("number", "")), TYPE_NAMES.get(of_type, of_type))
     return f"lets an integer of type {of_type} overflow: make it long"
+
+
+def _conversion_sentence(number: str, of_type: str) -> str:
+    """What a type cannot hold. ``number`` is the value in digits, or nothing if it is unknown."""
+    if not number:
+        return f"converts a number to {of_type} that does not fit it: NaN, infinite or too large"
+    if "nan" in number:
+        return f"converts NaN to {of_type}: 0 was divided by 0, or a NaN was in the input"
+    if "inf" in number:
+        return f"converts an infinite number to {of_type}: something was divided by 0, or grew too large"
+    most = 2 ** (TYPE_BITS[of_type] - 1) if of_type in TYPE_BITS else 0
+    return f"converts {number} to {of_type}, which " + (f"holds {-most} to {most - 1}" if most else "cannot hold it")
 
 
 def _indexed(code: str, column: int) -> str:
@@ -271,7 +305,9 @@ def _is_mistake(seen: Observation, supposed: Mapping[str, Array]) -> bool:
         if want.shape != given.shape:
             return False
         with np.errstate(invalid="ignore"):
-            most = MATCH * np.abs(want) + NEAR * _finite_or_zero(seen.bound[name]) if got.dtype.kind == "f" else 0.0
+            bound = _finite_or_zero(seen.bound[name])
+            # Where the contract wants the very bits, so does a mistake: orders of additions lie near each other.
+            most = MATCH * np.abs(want) + NEAR * bound if got.dtype.kind == "f" and bound.any() else 0.0
             near = np.abs(given - want) <= most
         if not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
             return False
@@ -290,18 +326,26 @@ def _finite_or_zero(values: Array) -> Array:
     return np.nan_to_num(np.asarray(values, np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _mistake(failed: Sequence[Observation], reference: Reference) -> str:
-    """The sentence of the known mistake that explains every case that failed."""
+def _fails(seen: Observation, supposed: Mapping[str, Array]) -> bool:
+    """Whether a known mistake gives something else than what is right, beyond rounding."""
+    for name, right in seen.expected.items():
+        want, given = np.asarray(right, np.float64), np.asarray(supposed[name], np.float64)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(given - want) <= MATCH * np.abs(want) + NEAR * _finite_or_zero(seen.bound[name])
+        if want.shape == given.shape and not (near | (given == want) | (np.isnan(given) & np.isnan(want))).all():
+            return True
+    return False
+
+
+def _mistake(seen: Sequence[Observation], failed: Sequence[Observation], reference: Reference) -> str:
+    """The sentence of the known mistake that explains every case that failed, and would fail in no other."""
+    passed = [one for one in seen if not any(one is other for other in failed)]
     for sentence, compute in reference.mistakes.items():
-        explained = True
-        for seen in failed:
-            with np.errstate(all="ignore"):
-                supposed = compute(**exact_arguments(seen.case))
-            if not _is_mistake(seen, supposed):
-                explained = False
-                break
-        if explained:
-            return sentence
+        with np.errstate(all="ignore"):
+            if not all(_is_mistake(one, compute(**exact_arguments(one.case))) for one in failed):
+                continue
+            if not any(_fails(one, compute(**exact_arguments(one.case))) for one in passed):
+                return sentence
     return ""
 
 
@@ -329,21 +373,40 @@ def _not_numbers(seen: Observation) -> str:
     return ""
 
 
-def _rounding(seen: Observation) -> str:
-    """Nearly right: every error is small beside its element or beside the bound, and beyond the bound."""
-    times = 0.0
+def _is_near(seen: Observation) -> bool:
+    """Nearly right: every error is small beside its element or beside the bound."""
     for name, got in seen.outputs.items():
         want, wrong = np.asarray(seen.expected[name], np.float64), seen.wrong(name)
         most = np.broadcast_to(np.asarray(seen.bound[name], np.float64), want.shape)
         error = np.abs(got.astype(np.float64) - want)[wrong]
         near = (error <= CLOSE * np.abs(want)[wrong]) | (error <= NEAR * most[wrong])
         if got.dtype.kind != "f" or not near.all():
-            return ""
-        times = max(times, seen.worst(name))
+            return False
+    return True
+
+
+def _rounding(failed: Sequence[Observation]) -> str:
+    """What is said of errors that are all small."""
+    times = max(seen.worst(name) for seen in failed for name in seen.outputs)
+    if times <= 1:  # the bound is 0
+        return "close, but not the same bits: another order of the additions, or a rounding more or less"
     return (
         f"close, but off by {times:.3g} times what the contract allows: rounding errors that add up, or a constant "
         "with too few digits"
     )
+
+
+def _kept(failed: Sequence[Observation]) -> str:
+    """The first array that is to be changed, and holds after every call what it held before."""
+    for name in failed[0].outputs:
+        held = [seen.case.arguments[name] for seen in failed]
+        same = all(
+            isinstance(value, State) and value.array.tobytes() == np.ascontiguousarray(seen.outputs[name]).tobytes()
+            for value, seen in zip(held, failed, strict=True)
+        )
+        if same and any(seen.wrong(name).any() for seen in failed):
+            return f"{name} stays as it was: what is computed must be written into it"
+    return ""
 
 
 def _plain(seen: Observation) -> str:
@@ -386,11 +449,12 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     if not failed:
         worst = max((one.worst(name) for one in seen for name in one.outputs), default=0.0)
         return Verdict(True, cases=count, worst=worst)
-    first = min(failed, key=lambda one: (not one.is_partly_wrong(), one.case.is_empty))
+    far = [one for one in failed if not _is_near(one)]  # an error that is large somewhere is no rounding
+    first = min(far or failed, key=lambda one: (not one.is_partly_wrong(), one.case.is_empty))
     alone = {one.case.alone for one in failed}
     sentence = (
-        _mistake(failed, reference) or (alone.pop() if len(alone) == 1 else "") or _not_numbers(first)
-        or _rounding(first) or _plain(first)
+        _mistake(seen, failed, reference) or (alone.pop() if len(alone) == 1 else "") or _kept(failed)
+        or _not_numbers(first) or ("" if far else _rounding(failed)) or _plain(first)
     )  # fmt: skip
     detail = f"with {first.case.about}: {_detail(first)}"
     return Verdict(False, sentence, detail, cases=count, failures=failures, case=first.case.about)

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>
@@ -68,6 +69,12 @@ void end(int signal, siginfo_t* info, void* context) {
     line.number(static_cast<unsigned long long>(signal));
     line.words(", \"address\": ");
     line.number(reinterpret_cast<unsigned long long>(info->si_addr));
+#if defined(__x86_64__)
+    const auto code = reinterpret_cast<const unsigned char*>(at);
+    if (signal == SIGILL && !(code[0] == 0x0f && code[1] == 0x0b)) {  // not the trap that compilers put: ud2
+        line.words(", \"unknown\": 1");
+    }
+#endif
     line.words(", \"code\": ");
     line.number(info->si_code > 0 ? static_cast<unsigned long long>(info->si_code) : 0);
     line.words(", \"writes\": ");
@@ -131,7 +138,23 @@ long long value_of(const Type* type, uintptr_t held) {
     return static_cast<long long>(moved) >> (64 - bits);
 }
 
-[[noreturn]] void undefined(const char* what, const Place& place, const Type* type, long long value) {
+// A floating-point number that is handed over as its bits, in digits; nothing if it is wider than a pointer.
+void digits_of(const Type* type, uintptr_t held, char (&digits)[32]) {
+    digits[0] = 0;
+    if (type->kind != 1 || type->info > 64) return;
+    double value = 0;
+    if (type->info == 32) {
+        float narrow;
+        memcpy(&narrow, &held, sizeof narrow);
+        value = narrow;
+    } else {
+        memcpy(&value, &held, sizeof value);
+    }
+    snprintf(digits, sizeof digits, "%.6g", value);
+}
+
+[[noreturn]] void undefined(const char* what, const Place& place, const Type* type, long long value,
+                            const char* digits = "") {
     Line line;
     line.words("{\"signal\": 4, \"address\": 0, \"writes\": 2, \"at\": 0, \"in\": \"\", \"fault\": \"");
     line.words(what);
@@ -141,7 +164,9 @@ long long value_of(const Type* type, uintptr_t held) {
     line.number(place.column);
     line.words(value < 0 ? ", \"value\": -" : ", \"value\": ");
     line.number(value < 0 ? 0ULL - static_cast<unsigned long long>(value) : static_cast<unsigned long long>(value));
-    line.words(", \"type\": \"");
+    line.words(", \"number\": \"");
+    line.words(digits);
+    line.words("\", \"type\": \"");
     for (const char* at = type ? type->name : ""; *at && line.length < 240; ++at) {
         if (*at != '\'' && *at != '"' && *at != '\\') line.text[line.length++] = *at;
     }
@@ -162,8 +187,10 @@ void __ubsan_handle_divrem_overflow_abort(const Two* two, uintptr_t, uintptr_t) 
 void __ubsan_handle_shift_out_of_bounds_abort(const Two* two, uintptr_t, uintptr_t by) {
     undefined("shift", two->place, two->first, value_of(two->second, by));
 }
-void __ubsan_handle_float_cast_overflow_abort(const Two* two, uintptr_t) {
-    undefined("conversion", two->place, two->second, 0);
+void __ubsan_handle_float_cast_overflow_abort(const Two* two, uintptr_t held) {
+    char digits[32];
+    digits_of(two->first, held, digits);
+    undefined("conversion", two->place, two->second, 0, digits);
 }
 void __ubsan_handle_add_overflow_abort(const Two* two, uintptr_t, uintptr_t) {
     undefined("overflow", two->place, two->first, 0);

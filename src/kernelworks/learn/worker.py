@@ -156,18 +156,33 @@ def _imbalance(name: str, owners: Array, count: int) -> str:
     return f"{said}: ith / nth is 0 for integers; multiply before you divide" if busiest == count - 1 else said
 
 
+def _stale_indices(seen: Observation) -> dict[str, Array]:
+    """What an output of integers may hold before a call, such as another call's indices: each element the right one of
+    another place. A pattern of bytes is no index, so who reads it before it is set would not be seen by that."""
+    found = {}
+    for name, value in seen.case.arguments.items():
+        if isinstance(value, Output) and np.dtype(value.dtype).kind in "iu":
+            right = np.broadcast_to(np.asarray(seen.expected[name]), value.shape)
+            found[name] = np.roll(right.ravel(), 1).reshape(right.shape)
+    return found
+
+
 def observe(exercise: Exercise, case: Case, reference: Reference, runner: Runner) -> Observation:
-    """Three calls of one case: against the page behind and the page before, with two patterns in the outputs."""
+    """Three calls of one case: against the page behind and the page before, with two patterns in the outputs; a fourth
+    with old indices in outputs of integers."""
     given = exact_arguments(case)
     with np.errstate(all="ignore"):
         seen = Observation(case, reference.reference(**given), reference.bound(**given))
     runner.changed, runner.gaps = set(), set()
+    stale = _stale_indices(seen)
     for count in SLICES if exercise.slices else (0,):
         order: list[tuple[int, ...]] = [(index, count) for index in range(count)] if count else [()]
         first = runner.call(case, order, at_end=True, pattern=PATTERNS[0])
         second = runner.call(case, order, at_end=False, pattern=PATTERNS[1])
         third = runner.call(case, order[::-1], at_end=True, pattern=PATTERNS[1])
-        other_gaps = {}
+        other_gaps, other_numbers = {}, {}
+        if stale:
+            other_numbers = runner.call(case, order, at_end=True, pattern=PATTERNS[0], stale=stale)
         if any(getattr(value, "gap", 0) for value in case.arguments.values()):
             other_gaps = runner.call(case, order, at_end=True, pattern=PATTERNS[1], gap_pattern=PATTERNS[1])
         for name, got in first.items():
@@ -176,6 +191,8 @@ def observe(exercise: Exercise, case: Case, reference: Reference, runner: Runner
             differs = _bits(second[name]) != _bits(third[name])
             seen.outputs[name], seen.unwritten[name], seen.unsteady[name] = got, unwritten, differs
             seen.stale[name] = (_bits(got) != _bits(second[name])) & ~unwritten & ~differs
+            if name in stale:
+                seen.stale[name] |= (_bits(got) != _bits(other_numbers[name])) & ~unwritten & ~differs
             if other_gaps:
                 seen.read_gaps[name] = (_bits(other_gaps[name]) != _bits(third[name])) & ~unwritten & ~differs
         if count > 1 and not seen.overlap:

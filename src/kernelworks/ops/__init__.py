@@ -147,6 +147,7 @@ SIBLINGS: dict[str, tuple[str, ...]] = {
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d"),
     "spectral.complex_fft": ("fft", "ifft"),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul"),
+    "similarity.metric_matrix": ("laplacian_kernel", "linear_kernel", "polynomial_kernel"),
     "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul"),
 }
 

@@ -137,6 +137,9 @@ if TYPE_CHECKING:
     from kernelworks.ops.similarity.matern32_matmul import matern32_matmul as matern32_matmul
     from kernelworks.ops.similarity.matern_table import matern12_matmul as matern12_matmul
     from kernelworks.ops.similarity.matern_table import matern52_matmul as matern52_matmul
+    from kernelworks.ops.similarity.metric_matrix import laplacian_kernel as laplacian_kernel
+    from kernelworks.ops.similarity.metric_matrix import linear_kernel as linear_kernel
+    from kernelworks.ops.similarity.metric_matrix import polynomial_kernel as polynomial_kernel
     from kernelworks.ops.similarity.metric_table import laplacian_matmul as laplacian_matmul
     from kernelworks.ops.similarity.metric_table import polynomial_matmul as polynomial_matmul
     from kernelworks.ops.spectral.complex_fft import fft as fft
@@ -219,6 +222,7 @@ if TYPE_CHECKING:
         "kernel_matrix",
         "kl_div",
         "l1_loss",
+        "laplacian_kernel",
         "laplacian_matmul",
         "layer_norm",
         "leaky_relu",
@@ -227,6 +231,7 @@ if TYPE_CHECKING:
         "linear_attention",
         "linear_cross_entropy",
         "linear_gelu",
+        "linear_kernel",
         "linear_silu_mul",
         "lion_",
         "log_softmax",
@@ -247,6 +252,7 @@ if TYPE_CHECKING:
         "nll_loss",
         "norm",
         "paged_attention",
+        "polynomial_kernel",
         "polynomial_matmul",
         "prod",
         "quantize",
@@ -304,6 +310,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "pooling.max_pool": ("max_pool1d", "max_pool2d", "max_pool3d",),
     "spectral.complex_fft": ("fft", "ifft",),
     "similarity.matern_table": ("matern12_matmul", "matern52_matmul",),
+    "similarity.metric_matrix": ("laplacian_kernel", "linear_kernel", "polynomial_kernel",),
     "similarity.metric_table": ("laplacian_matmul", "polynomial_matmul",),
 }
 
@@ -902,9 +909,17 @@ SCHEMAS = {
         "forward": "kernel_matrix(Tensor x, Tensor y, Tensor length_scale, str metric, str? op_kernel=None) -> Tensor",
         "backward": "kernel_matrix_backward(Tensor grad_output, Tensor x, Tensor y, Tensor length_scale, str metric, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor)",
     },
+    "laplacian_kernel": {
+        "forward": "laplacian_kernel(Tensor x, Tensor y, float? gamma, str? op_kernel=None) -> Tensor",
+        "backward": "laplacian_kernel_backward(Tensor grad_output, Tensor x, Tensor y, float? gamma, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
+    },
     "laplacian_matmul": {
         "forward": "laplacian_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "laplacian_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "linear_kernel": {
+        "forward": "linear_kernel(Tensor x, Tensor y, str? op_kernel=None) -> Tensor",
+        "backward": "linear_kernel_backward(Tensor grad_output, Tensor x, Tensor y, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "matern12_matmul": {
         "forward": "matern12_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
@@ -917,6 +932,10 @@ SCHEMAS = {
     "matern52_matmul": {
         "forward": "matern52_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, str? op_kernel=None) -> Tensor",
         "backward": "matern52_matmul_backward(Tensor grad_output, Tensor x, Tensor y, Tensor v, Tensor length_scale, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    },
+    "polynomial_kernel": {
+        "forward": "polynomial_kernel(Tensor x, Tensor y, int degree, float? gamma, float coef0, str? op_kernel=None) -> Tensor",
+        "backward": "polynomial_kernel_backward(Tensor grad_output, Tensor x, Tensor y, int degree, float? gamma, float coef0, bool[] needs, str? op_kernel=None) -> (Tensor, Tensor)",
     },
     "polynomial_matmul": {
         "forward": "polynomial_matmul(Tensor x, Tensor y, Tensor v, Tensor length_scale, int degree, float coef0, str? op_kernel=None) -> Tensor",

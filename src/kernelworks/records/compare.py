@@ -104,7 +104,7 @@ class _Read:
     what: str
     head: dict[str, Any]
     figures: dict[str, _Figure]
-    busy: str = ""  # why its figures say nothing
+    busy: str = ""  # why its figures give no verdict
 
 
 # ---------------------------------------------------------------- reading
@@ -219,7 +219,7 @@ def _remarks(first: _Read, second: _Read) -> list[str]:
         said.append(f"other versions: {', '.join(moved)}")
     for read in (first, second):
         if read.busy:
-            said.append(f"{read.head['file']} says nothing: {read.busy}")
+            said.append(f"{read.head['file']} gives no verdict: {read.busy}")
         elif any(figure.rough for figure in read.figures.values()):
             said.append(f"{read.head['file']} has rough figures: other processes used the machine")
     return said
@@ -267,7 +267,8 @@ def compare(first: str | Path, second: str | Path, *, limit: float | None = None
     for name in both:
         name, was, now = _without_contention(name, one.figures[name], other.figures[name])
         noise = max(math.hypot(was.noise, now.noise), LEAST_NOISE * statistics.mean((was.value, now.value)))
-        compared.append(ComparedFigure(name, was.value, now.value, noise, was.unit, was.judged, was.rough or now.rough))
+        rough = was.rough or now.rough or bool(one.busy or other.busy)
+        compared.append(ComparedFigure(name, was.value, now.value, noise, was.unit, was.judged, rough))
     apart = tuple(tuple(n for n in a.figures if n not in b.figures) for a, b in ((one, other), (other, one)))
     found = Comparison(
         one.what, (one.head, other.head), tuple(compared), (apart[0], apart[1]), tuple(_remarks(one, other)), limit

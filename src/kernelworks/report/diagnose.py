@@ -30,6 +30,7 @@ __all__ = [
 
 LABEL = 8  # cells of "RESULT" and of "NEXT"
 INTERRUPTION = "interrupted, so this is what was measured until then"
+WIDE_SPREAD = 0.5  # of the median run, from which on its extremes are told
 MOST_FINDINGS = 3
 MOST_KERNELS = 12
 # Of a CPU's name: what says nothing to who looks at one machine.
@@ -154,6 +155,9 @@ def _wall(record: Diagnosis) -> str:
     if len(walls) < 2:
         return said
     spread = half_spread(walls) / record.wall_s if record.wall_s else 0.0
+    if spread > WIDE_SPREAD:  # an interval round the median would begin at nothing
+        between = f"{quantity.seconds(min(walls))} to {quantity.seconds(max(walls))}"
+        return f"{said} ({between}, {len(walls)} runs)"
     return f"{said} (+-{quantity.percent(spread)}, {len(walls)} runs)"
 
 

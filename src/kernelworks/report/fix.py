@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+BUDGET_OVER = "the budget was over"  # how a search ended
 NO_WORSE_FACTOR = 3.0  # times the error of before: between two orders of one sum, that is luck
 WIDE_COLUMNS = 100  # from so many columns on predicted and got have columns of their own
 MOST_COLUMNS = 140
@@ -53,7 +54,7 @@ def _outcome_lines(record: Fix) -> list[str]:
         return [f"The fix is refused: {record.refused}.", counts]
     took = _time_text(record)
     if not record.rounds:
-        why = f"No optimization applied: {record.ended}." if record.ended else "No optimization applied:"
+        why = f"No optimization applied: {_ended(record)}." if record.ended else "No optimization applied:"
         said = counts if record.ended else f"{counts[0].lower()}{counts[1:]}"
         if record.ended and not record.optimizations:  # none was looked for yet
             return [why, *took]
@@ -68,6 +69,12 @@ def _outcome_lines(record: Fix) -> list[str]:
         _errors(record),
         *took,
     ]
+
+
+def _ended(record: Fix) -> str:
+    """Why the search ended. If some of the budget was left, it was too small for what was to come."""
+    left = record.ended == BUDGET_OVER and 0 < record.search_s < record.budget_s
+    return "what was left of the budget was too short for the next one" if left else record.ended
 
 
 def _time_text(record: Fix) -> list[str]:

@@ -1,7 +1,8 @@
-"""The kernel map: families, ops and rows as a tree, with certificate, share of the bound and ratio to the baseline."""
+"""The kernel map: families, ops and kernels, with certificate, share of the bound and ratio to the baseline."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -14,51 +15,88 @@ from kernelworks.report import quantity
 from kernelworks.report.family_readings import family_readings
 from kernelworks.report.table import Table
 from kernelworks.report.terminal import style_of
+from kernelworks.report.text_lines import paragraph
 
 __all__ = ["kernel_map", "markdown", "model_map"]
 
 LEAST_SHARE = 0.01  # of the wall clock: calls below it are counted together
 NO_FAMILY = "no op of kernelworks, and gaps"
 WIDE_COLUMNS = 100  # from so many columns on what a kernel is worth stands behind its name
+GUIDES = 12  # columns that the tree takes before an op's kernels
+MOST_DETAILED = 8  # of so many ops each kernel is told without being asked for
+TARGET_CELLS = 14
+VERIFY = "run `kernelworks verify"  # in the reason of a kernel that has no certificate here
+MISSING = "`kernelworks verify --missing` verifies what has no certificate here"
+OTHER_MACHINE = re.compile(r"verified on \S+, (?=not confirmed here)")
 GPUS = "sm_"  # how the kinds of GPUs begin
 
 
 def kernel_map(ops: Sequence[MapOp], kind: str, width: int = WIDE_COLUMNS, *, verbose: bool = False) -> RenderableType:
-    """What ``kernelworks map`` prints. ``kind`` is the kind of machine that the certificates speak for. With
-    ``verbose`` also what an op template derived for each op."""
+    """What ``kernelworks map`` prints: of many ops a line each, of a few each kernel. ``kind`` is the kind of machine
+    that the certificates speak for. With ``verbose`` each kernel of all of them, and what an op template derived."""
+    if len(ops) > MOST_DETAILED and not verbose:
+        return _overview(ops, kind, width)
     tree = Tree(Text.assemble(("kernel map", "bold"), (f"  {kind}", "dim")), guide_style="dim")
     for family in dict.fromkeys(op.family for op in ops):
         branch = tree.add(Text(family, style="bold"))
         for op in (o for o in ops if o.family == family):
             leaf = branch.add(Text.assemble((op.op, "bold cyan"), (f"  {op.formula}", "dim")))
-            leaf.add(_kernel_table(op.kernels, wide=width >= WIDE_COLUMNS))
+            leaf.add(_kernel_lines(op.kernels, width, verbose=verbose))
             if verbose and op.derived:
                 leaf.add(_derived(op.derived))
-    if any("run `kernelworks verify" in kernel.reason for op in ops for kernel in op.kernels):
-        return Group(tree, Text("\n`kernelworks verify --missing` verifies what has no certificate here", style="dim"))
+    if any(VERIFY in kernel.reason for op in ops for kernel in op.kernels):
+        return Group(tree, Text(f"\n{MISSING}", style="dim"))
     return tree
 
 
-def _kernel_table(kernels: Sequence[MapKernel], *, wide: bool) -> Table:
+def _overview(ops: Sequence[MapOp], kind: str, width: int) -> RenderableType:
+    """A line for each op: which kernel of ours may be chosen here, and what is computed."""
+    named = max(len(op.op) for op in ops) + 2
+    lines: list[RenderableType] = [Text.assemble(("kernel map", "bold"), (f"  {kind}", "dim"))]
+    for family in dict.fromkeys(op.family for op in ops):
+        lines.append(Text(family, style="bold"))
+        for op in (o for o in ops if o.family == family):
+            ours = _served_by(op)
+            target = (f"{ours or 'torch':<{TARGET_CELLS}}", "green" if ours else "dim")
+            line = Text.assemble((f"  {op.op:<{named}}", "bold cyan"), target, (op.formula, "dim"))
+            line.truncate(width, overflow="ellipsis")
+            lines.append(line)
+    served = sum(bool(_served_by(op)) for op in ops)
+    said = (
+        f"{len(ops)} ops; the second column is the best kernel that may be chosen here, torch's for "
+        f"{len(ops) - served} of them. `kernelworks map OP`: its kernels; `--verbose`: those of all"
+    )
+    missing = any(VERIFY in kernel.reason for op in ops for kernel in op.kernels)
+    said += f"; {MISSING}" if missing else ""
+    return Group(*lines, Text(), *paragraph(said, width, style="dim"))
+
+
+def _served_by(op: MapOp) -> str:
+    """The target of the best kernel of ours that may be chosen here; "" if torch's function runs."""
+    first = next((kernel.target for kernel in op.kernels if not kernel.reason), "torch")
+    return "" if first in ("torch", "reference") else first
+
+
+def _kernel_lines(kernels: Sequence[MapKernel], width: int, *, verbose: bool) -> RenderableType:
     """A line for each kernel; on a narrow terminal what it is worth stands below its name."""
+    wide = width >= WIDE_COLUMNS
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    if not wide:
-        table.add_column(overflow="fold")
-    else:
-        table.add_column(min_width=12, no_wrap=True)
-        table.add_column(min_width=9, justify="right", no_wrap=True)
-        table.add_column(min_width=9, no_wrap=True)
-        table.add_column(overflow="fold")
+    table.add_column(min_width=12, no_wrap=True)
+    table.add_column(min_width=9, justify="right", no_wrap=True)
+    table.add_column(min_width=9, no_wrap=True)
+    table.add_column(overflow="fold")
+    lines: list[Text] = []
     for kernel in kernels:
         speed = f"{quantity.percent(kernel.share_of_bound)} of bound" if kernel.share_of_bound is not None else ""
         against = f"{quantity.ratio(kernel.ratio)} over {kernel.baseline}" if kernel.ratio is not None else ""
         name = Text(kernel.name, style="" if not kernel.reason else "dim")
+        standing = _standing(kernel, verbose=verbose)
         if wide:
-            table.add_row(name, speed, against, _standing(kernel))
+            table.add_row(name, speed, against, standing)
         else:
             figures = "".join(f"  {figure}" for figure in (speed, against) if figure)
-            table.add_row(Text.assemble(name, figures, "\n  ", _standing(kernel)))
-    return table
+            lines += [Text.assemble(name, figures), *paragraph(standing, width - GUIDES, 2, "  ")]
+    return table if wide else Group(*lines)
 
 
 def _derived(parts: Sequence[tuple[str, str]]) -> Table:
@@ -72,11 +110,12 @@ def _derived(parts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def _standing(kernel: MapKernel) -> Text:
+def _standing(kernel: MapKernel, *, verbose: bool) -> Text:
     on = f" on {kernel.kind}" if kernel.kind.startswith(GPUS) else ""
     losses = (f"; loses on {', '.join(kernel.losses)}" if kernel.losses else "", "yellow")
     if kernel.reason:
         words = kernel.reason.split("; run")[0].split(" (")[0]
+        words = words if verbose else OTHER_MACHINE.sub("verified on another kind of machine, ", words)
         words = words.replace("on this kind of machine", on.strip()) if on and "this kind" in words else words + on
         return Text.assemble((words, "yellow"), losses)
     if kernel.certificate:
@@ -92,8 +131,8 @@ def markdown(ops: Sequence[MapOp]) -> str:
         "# Ops and kernels",
         "",
         "Written by `kernelworks map --markdown docs/reference/ops.md`; a test checks that it is current.",
-        "`kernelworks map` prints the same tree with this machine's certificates and speeds. Each op takes its own",
-        "arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
+        "`kernelworks map OP` prints an op's kernels with this machine's certificates and speeds. Each op takes its",
+        "own arguments, or those of torch's function ([calling conventions](calling-conventions.md)).",
     ]
     for family in dict.fromkeys(op.family for op in ops):
         lines += ["", f"## {family}"]

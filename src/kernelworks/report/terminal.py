@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ __all__ = ["Notice", "bar", "claim_stdout", "document", "progress", "stderr", "s
 
 PIPED_WIDTH = 132  # where neither a terminal nor COLUMNS says how wide it is; rich itself would take 80 then
 SPEAK_S = 8.0  # between lines of progress where no line can be written over
+PATIENCE = 2.0  # times as long as before, until a step that goes on is told of once more
 LOOK_S = 1.0  # how often it is asked whether one is due
 
 # One colour for one cause, on the terminal as on the page.
@@ -121,6 +123,11 @@ def elapsed_text(step_s: float, whole_s: float) -> str:
     return f"{step_s:.0f} s, {whole_s:.0f} s in all" if step_s >= 1 else f"{whole_s:.0f} s in all"
 
 
+def _step_of(text: str) -> str:
+    """A line of progress without its seconds: that time goes on makes no other step of it."""
+    return re.sub(r"\d+ s\b", "", text)
+
+
 class _Elapsed(ProgressColumn):
     """Seconds of the step, which move on while nothing else is said."""
 
@@ -148,7 +155,7 @@ def progress(title: str) -> Iterator[Advance]:
     without one."""
     console = stderr()
     spoken = begun = whole = time.monotonic()
-    text, over = title, threading.Event()
+    text, wait, over = title, SPEAK_S, threading.Event()
     part = Column(ratio=1, overflow="ellipsis", no_wrap=True)  # one line, however narrow the terminal is
     columns = (
         SpinnerColumn(), TextColumn("{task.description}", table_column=part), _Bar(bar_width=12),
@@ -161,9 +168,11 @@ def progress(title: str) -> Iterator[Advance]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def remind() -> None:
+        nonlocal wait
         while not over.wait(LOOK_S):
             now = time.monotonic()
-            if now - spoken > SPEAK_S:
+            if now - spoken > wait:
+                wait *= PATIENCE
                 speak(f"{text} ({elapsed_text(now - begun, now - whole)})" if now - begun >= 1 else text)
 
     with Progress(
@@ -172,15 +181,18 @@ def progress(title: str) -> Iterator[Advance]:
         task = shown.add_task(title, total=None)
 
         def advance(what: str, done: float = 0, total: float = 0) -> None:
-            nonlocal text, begun
+            nonlocal text, begun, wait
             if isinstance(what, Notice):
                 speak(what)
                 return
             said = f"{title}: {what}" if what else title
             if said != text:
+                if _step_of(said) != _step_of(text):
+                    wait = SPEAK_S
                 text, begun = said, time.monotonic()
             shown.update(task, description=escape(text), completed=done, total=total or None)
-            if not console.is_terminal and time.monotonic() - spoken > SPEAK_S:
+            if not console.is_terminal and time.monotonic() - spoken > wait:
+                wait *= PATIENCE
                 speak(text)
 
         if not console.is_terminal:

@@ -48,16 +48,24 @@ def time_breakdown(
     ordered = sorted((n for n in parts if shares[n] >= (0.1 if verbose else LEAST_PERCENT)), key=lambda n: -parts[n])
     small = [name for name in parts if name not in ordered and shares[name] > 0]
     longest = max((cell_len(name) for name in [*ordered, *small[:1], "wall clock"]), default=10) + 2
-    drawn = max(LEAST_BAR, min(BAR, width - longest + TIME + SHARE - 2))
+    narrow = longest - TIME - SHARE > width  # then a part's name stands above its figures
+    longest = 4 if narrow else longest
+    room = width - longest + TIME + SHARE - 2
+    drawn = min(BAR, room) if room >= LEAST_BAR else 0  # cells of a bar
     wide = width >= WIDE_COLUMNS
     heads = [("", longest), ("time", TIME), ("share", SHARE), ("  ", drawn + 2)]
     yield section("where the time goes", heads + ([("largest contributors", 20)] if wide else []))
     for name in ordered:
+        if narrow:
+            yield cells([(f"  {name}", 1)])
         figures: list[tuple[Cell, int]] = [
-            (f"  {name}", longest),
+            ("" if narrow else f"  {name}", longest),
             (quantity.seconds(parts[name]), TIME),
             (f"{shares[name]:.1f}%", SHARE),
-            (Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))), drawn + 4),
+            (
+                Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))) if drawn else "",
+                drawn + 4,
+            ),
         ]
         named = _contributors(name, parts[name], hotspots)
         start = sum(abs(size) for _, size in figures)
@@ -72,9 +80,15 @@ def time_breakdown(
         value = sum(parts[name] for name in small)
         percent = sum(shares[name] for name in small)
         label = small[0] if len(small) == 1 else f"{len(small)} smaller parts"
-        yield cells([(f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)])
+        if narrow:
+            yield cells([(f"  {label}", 1)])
+        yield cells(
+            [("" if narrow else f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)]
+        )
+    if narrow:
+        yield cells([(Text("  wall clock", style="dim"), 1)])
     total: list[tuple[str, int]] = [
-        ("  wall clock", longest),
+        ("" if narrow else "  wall clock", longest),
         (quantity.seconds(wall_s), TIME),
         (f"{sum(shares.values()):.1f}%", SHARE),
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
+import itertools
 import json
 import math
 import os
@@ -50,8 +51,14 @@ def confirm(
     did not come to its end, as when a worker died or ``most_s`` were over: it wants the whole verification.
     """
     shares = [kernels[i :: _processes()] for i in range(_processes())]
+    number = itertools.count(1)
+
+    def say(kernel: str) -> None:
+        if progress:
+            progress(f"confirming {kernel}, {next(number)} of {len(kernels)}")
+
     with concurrent.futures.ThreadPoolExecutor(len(shares)) as pool:
-        found = list(pool.map(lambda share: _worked(share, progress, most_s), shares))
+        found = list(pool.map(lambda share: _worked(share, say, most_s), shares))
     done = {name: verification for verifications in found for name, verification in verifications.items()}
     return [done[name] for name in (f"{op}.{kernel}" for op, kernel in kernels) if name in done]
 
@@ -60,7 +67,7 @@ def _processes() -> int:
     return max(1, min(4, machine().cores))
 
 
-def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None, most_s: float) -> dict[str, Verification]:
+def _worked(kernels: Sequence[tuple[str, str]], say: Callable[[str], None], most_s: float) -> dict[str, Verification]:
     """What one worker finished within its time. It may die of a kernel: those before it count."""
     done: dict[str, Verification] = {}
     if not kernels:
@@ -76,8 +83,7 @@ def _worked(kernels: Sequence[tuple[str, str]], progress: Progress | None, most_
         try:
             for said in json_messages(worker.stdout):
                 if "at" in said:
-                    if progress:
-                        progress(f"confirming {said['at']}")
+                    say(said["at"])
                 else:
                     done[f"{said['op']}.{said['kernel']}"] = _verification(said)
         finally:

@@ -41,6 +41,7 @@ FLOORS = ("dispatch", "launch")  # these terms of a bound are no work
 CAUSE_UNKNOWN = "below the roofline, cause unknown"  # a bottleneck: no term of the bound explains the time
 UNKNOWN_BOUND = "unknown"  # a bottleneck: there are no measured peaks to tell
 WITHOUT_PEAKS = "in ops"
+LEAST_LINE_SHARE = 0.25  # of what is between ops: a line with less of it is not named for all of it
 TINY = 0.1  # with less work than this share of a dispatch or a launch, the bound explains nothing
 
 
@@ -275,9 +276,10 @@ def _grouped(entries: list[Entry]) -> list[Group]:
 
 
 def _between(gaps: Iterable[Gap], on: Device) -> list[Group]:
-    """The gaps by their cause and the module of the call that the host was at, or that follows."""
+    """The gaps by their cause and the module of the call that the host was at, or that follows. The place of each is
+    the line with most of it, none if no line has much of it."""
     found: dict[tuple[str, str], Group] = {}
-    slowest: dict[tuple[str, str], float] = {}
+    by_line: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for gap in gaps:
         if gap.seconds <= 0:
             continue
@@ -285,9 +287,14 @@ def _between(gaps: Iterable[Gap], on: Device) -> list[Group]:
         call = gap.call or Call("", 0, 0, place=Place())
         key = (name, call.place.module)
         group = found.setdefault(key, Group(name, call.place, "", gap=bound_by))
-        if gap.seconds > slowest.get(key, 0.0):
-            slowest[key] = gap.seconds
-            group.place = Place(call.place.module, call.place.source, file=call.place.file)
+        lines, line = by_line.setdefault(key, {}), (call.place.source, call.place.file)
+        lines[line] = lines.get(line, 0.0) + gap.seconds
         its = None if part in on.unseen else NOTHING
         group.entries.append(Entry(call, gap.seconds, its, None, {part: gap.seconds}, gap.seconds))
+    for key, group in found.items():
+        told = {line: seconds for line, seconds in by_line[key].items() if line[0]}
+        source, file = max(told, key=lambda line: told[line], default=("", ""))
+        if told and told[source, file] < LEAST_LINE_SHARE * sum(by_line[key].values()):
+            source = file = ""
+        group.place = Place(key[1], source, file=file)
     return list(found.values())

@@ -45,7 +45,7 @@ SMALL = 0.005  # less than this share of the wall clock is not worth a word
 # What a user reads of the parts that no model covers.
 UNMODELLED_ADVICE = {
     NATIVE: "native code outside torch: not measured, so nothing is predicted",
-    WAITING: "the program's thread waited (a file, a lock, a clock): not measured, so nothing is predicted",
+    WAITING: "the program's thread waited (a file, a lock, a clock, a process): not measured, so nothing is predicted",
     UNWATCHED_TIME: "Python, native code or waiting: not attributed, as the budget was over",
     PREEMPTION: "other processes had the cores",
     INPUT: "load ahead: DataLoader(..., num_workers=2, persistent_workers=True)",

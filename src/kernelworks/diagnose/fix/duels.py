@@ -15,23 +15,33 @@ from kernelworks.diagnose.optimizations.alike_layers import changed_roots
 from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.optimizations.trial import race, run_s
 
-__all__ = ["CLOSE", "duel", "is_awaited", "is_close_rival"]
+__all__ = ["CLOSE", "duel", "is_awaited", "is_close_rival", "is_raced"]
 
 RACED_SITES = ("module", "function", "everywhere")  # sites that a race of modules tells of: no optimizer steps in one
 CLOSE = 0.15  # of the time that remains with either: predictions that are closer do not tell them apart
 
 
 def is_close_rival(one: Try, rival: Try) -> bool:
-    """Whether only one of the two can be in place, a race of modules tells them apart, and ``one`` is predicted to save
-    about as much as ``rival``, or more."""
+    """Whether only one of the two can be in place, and ``one`` is predicted to save about as much as ``rival``, or
+    more."""
     group = one.candidate.group
-    if one.candidate.option(STEP) or rival.candidate.option(STEP) or one.candidate.site.kind not in RACED_SITES:
+    if one.saves is None or not group or group != rival.candidate.group:
         return False
-    if not group or group != rival.candidate.group:
-        return False
-    if one.saves is None or rival.saves is None:
-        return False
-    return 1 - one.saves <= (1 + CLOSE) * (1 - rival.saves)
+    return 1 - one.saves <= (1 + CLOSE) * (1 - _said_to_save(rival))
+
+
+def is_raced(one: Try, rival: Try) -> bool:
+    """Whether a race of modules tells the two apart: else turns of the program itself do."""
+    steps = one.candidate.option(STEP) or rival.candidate.option(STEP)
+    return not steps and one.candidate.site.kind in RACED_SITES
+
+
+def _said_to_save(rival: Try) -> float:
+    """The share that it was predicted to save, by the same kind of benchmark if turns of the program could not bear
+    that out (its promise is unknown then); what it saved as it was measured, if nothing was predicted."""
+    if rival.saves is not None:
+        return rival.saves
+    return rival.saved_share if rival.predicted is None else rival.predicted
 
 
 def is_awaited(one: Try, tried: Sequence[Try]) -> bool:

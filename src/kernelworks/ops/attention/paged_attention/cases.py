@@ -47,8 +47,7 @@ def _make(
     for i, (used, n) in enumerate(zip(blocks, keys, strict=True)):
         own, order = order[:used], order[used:]
         table[i, :used] = torch.tensor(own, dtype=ints)
-        for j, block in enumerate(own):
-            written[block, : n - j * page] = True
+        written[torch.tensor(own, dtype=torch.long)] = torch.arange(used * page).reshape(used, page) < n
     query = draw(kind if kind != "large" else "normal", generator, dtype, sum(queries), heads[0], dim)
     if kind == "large":
         query, caches["key_cache"] = query * 30, caches["key_cache"] * 30

@@ -46,8 +46,8 @@ def fft(
 
     Error bound of each part: ``u |part| + c(N) 2^-24 scale sum_j |x_j|``, c about 4.25 log2 N for powers of two.
     Cost: 5 N log2 N flop a line; reads x once and writes the output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths with a prime
-    factor above 7 are torch's).
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths above 2^20 and
+        those with a prime factor above 7 are torch's).
     Source: Cooley and Tukey 1965, Math. Comp. 19; torch.fft.fft.
     """
     if torchs or rest:
@@ -87,8 +87,8 @@ def ifft(
 
     Error bound of each part: ``u |part| + c(N) 2^-24 scale sum_j |x_j|``, c about 4.25 log2 N for powers of two.
     Cost: 5 N log2 N flop a line; reads x once and writes the output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths with a prime
-    factor above 7 are torch's).
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths above 2^20 and
+        those with a prime factor above 7 are torch's).
     Source: Cooley and Tukey 1965, Math. Comp. 19; torch.fft.ifft.
     """
     if torchs or rest:

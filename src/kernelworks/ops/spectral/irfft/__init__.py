@@ -49,7 +49,8 @@ def irfft(
 
     Error bound: ``u |output| + c(N) 2^-24 scale sum over |k| <= N / 2 of |x_k|``, c as of ``rfft``.
     Cost: 2.5 N log2 N flop a line; reads x once and writes the output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths above 2^20 and
+        those with a prime factor above 7 are torch's).
     Source: Cooley and Tukey 1965, Math. Comp. 19; torch.fft.irfft.
     """
     if torchs or rest:

@@ -47,7 +47,8 @@ def rfft(
 
     Error bound of each part: ``u |part| + c(N) 2^-24 scale sum_j |x_j|``, c about 8.5 log2 N for powers of two.
     Cost: 2.5 N log2 N flop a line; reads x once and writes the output once.
-    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run.
+    Raises: TypeError, ValueError naming the argument; RuntimeError where ``kernel`` cannot run (lengths above 2^20 and
+        those with a prime factor above 7 are torch's).
     Source: Cooley and Tukey 1965, Math. Comp. 19; torch.fft.rfft.
     """
     if torchs or rest:

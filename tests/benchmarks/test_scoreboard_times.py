@@ -1,4 +1,4 @@
-"""The scoreboard on a GPU, as far as it goes without one: what is right, sound and timed, and the page's table."""
+"""The scoreboard's times, a GPU's as far as it goes without one: what is right, sound and timed, and the table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("scoreboard_gpu")
+    return importlib.import_module("scoreboard_times")
 
 
 def found(
@@ -55,7 +55,19 @@ def found(
     path.write_text(PROBLEM.format(forward=forward, inputs=inputs))
     modes = {"default": {"backend": compiler}}
     with torch.no_grad():
-        return race.found_of(path, device or race.Cpu(), None, modes, turn=lambda: None)
+        return race.found_of(path, device or still(race)(), None, modes, turn=lambda: None)
+
+
+def still(race: ModuleType) -> Any:
+    """The CPU, whatever others do there."""
+
+    class Still(race.Cpu):  # type: ignore[name-defined,misc]
+        window_s = 0.0
+
+        def is_loud(self, before: Any) -> bool:
+            return False
+
+    return Still
 
 
 def as_it_is(graph: Any, inputs: Any) -> Any:
@@ -93,8 +105,8 @@ def test_a_reference_is_sound_or_it_is_said_why_not(
 
 
 def test_a_problem_that_does_not_fit_is_halved_and_one_without_memory_says_so(race: ModuleType, tmp_path: Path) -> None:
-    class Small(race.Cpu):  # type: ignore[name-defined,misc]
-        bytes = 12 * 80_000
+    class Small(still(race)):  # type: ignore[misc]
+        bytes = 16 * 80_000
 
     halved = found(race, tmp_path, "torch.softmax(x, -1)", as_it_is, device=Small())
     assert halved["sizes"] == {"rows": 32}
@@ -104,6 +116,25 @@ def test_a_problem_that_does_not_fit_is_halved_and_one_without_memory_says_so(ra
 
     with pytest.raises(torch.OutOfMemoryError):
         race.patiently(Small(), full)
+
+
+def test_windows_in_which_others_used_the_cores_are_thrown_away(race: ModuleType, tmp_path: Path) -> None:
+    said: list[bool] = []
+
+    class Loud(still(race)):  # type: ignore[misc]
+        loud = (True, False, False)
+
+        def noise(self) -> None:
+            said.append(self.loud[len(said) % len(self.loud)])
+
+        def is_loud(self, before: Any) -> bool:
+            return said[-1]
+
+    row = found(race, tmp_path, "torch.softmax(x, -1)", as_it_is, device=Loud())
+    assert row["rounds"] == said.count(False) and said.count(True) > 0
+    Loud.loud = (True,)
+    with pytest.raises(race.Ambiguous):
+        found(race, tmp_path, "torch.softmax(x, -1)", as_it_is, device=Loud())
 
 
 def test_an_answer_of_another_shape_or_with_a_nan_is_as_wrong_as_can_be(race: ModuleType) -> None:
@@ -161,7 +192,7 @@ def test_problems_are_raced_in_processes_and_what_fails_is_told(
     monkeypatch.setattr(board, "RACE", stub)
     monkeypatch.setattr(board, "measuring_alone", lambda say: __import__("contextlib").nullcontext())
     monkeypatch.setattr(board, "end_on_sigterm", lambda: None)
-    asked = argparse.Namespace(seconds=120.0, until=math.inf, device="cpu", peaks="", most=60.0, jobs=2)
+    asked = argparse.Namespace(seconds=120.0, until=math.inf, device="cpu", peaks="", most=60.0, jobs=2, threads=1)
     rows: dict[str, Any] = {}
     board.raced({f"level1/{name}": Path(f"{name}.py") for name in "abc"}, asked, rows.__setitem__)
     assert {name: row["verdict"] for name, row in rows.items()} == {

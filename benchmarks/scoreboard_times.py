@@ -1,10 +1,11 @@
-"""The scoreboard on a GPU: a process for each problem (``scoreboard_race.py``), several of which compile beside each
-other while one at a time, the others halted, is timed; and the page's table of what they found."""
+"""The scoreboard's times: a process for each problem (``scoreboard_race.py``), several of which compile beside each
+other while one at a time, the others halted, is timed; and the page's table of what a GPU's found."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import statistics
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from side_by_side import Entry, Heard, Started, Task, end_on_sigterm, side_by_side
@@ -29,24 +31,31 @@ MODES = ("default", "reduce-overhead")
 Row = dict[str, Any]
 
 
-def raced(files: Mapping[str, Path], args: argparse.Namespace, tell: Callable[[str, Row], None]) -> None:
-    """Tells the row of each problem, as it is made. What the end of the time cuts off has none."""
+def raced(
+    files: Mapping[str, Path], args: argparse.Namespace, tell: Callable[[str, Row], None],
+    sizes: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Tells the row of each problem, as it is made: at these sizes, or else at its own as far as memory goes. What the
+    end of the time cuts off has none. On cores that are a part of the machine's others may measure on the rest."""
     end_on_sigterm()
     seconds = min(args.seconds, args.until - time.time())
     end = time.monotonic() + seconds
     with contextlib.ExitStack() as held:
-        held.enter_context(measuring_alone(lambda line: print(line, file=sys.stderr)))
+        if args.device == "cuda" or len(os.sched_getaffinity(0)) == os.cpu_count():
+            held.enter_context(measuring_alone(lambda line: print(line, file=sys.stderr)))
         root = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="kernelworks-scoreboard-")))
         begun: dict[str, float] = {}
         more = {
             "PYTHONPATH": os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p),
-            "KERNELWORKS_SCOREBOARD_TURN": str(root / "turn.lock"),
+            "KERNELWORKS_SCOREBOARD_TURNS": str(root),
         }
 
         def start(task: Task, heard: Heard) -> Started:
             begun[task[0]] = time.monotonic()
             folder = Path(tempfile.mkdtemp(prefix="problem-", dir=root))
+            asked = json.dumps(dict(sizes[task[0]])) if task[0] in sizes else ""
             command = [sys.executable, str(RACE), str(files[task[0]].resolve()), args.device, str(args.peaks)]
+            command += [str(args.threads), asked]
             return Started(command, folder, args.most, heard=heard, environment=more)
 
         def told(task: Task, entry: Entry | None) -> None:
