@@ -73,7 +73,9 @@ def unverified(code: int, said: Any) -> str:
     failures = [failure for verification in said for failure in verification["failures"]]
     checks = [name for verification in said for name, right in verification["checks"].items() if not right]
     first = f"{failures[0]['case']}: {failures[0]['message']}" if failures else "no case was tried"
-    return f"NOT VERIFIED, {len(failures)} failures, {', '.join(checks)}: {first}"
+    return f"NOT VERIFIED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
+
+
 def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Runs it with its own workers, which end with it. Raises subprocess.TimeoutExpired."""
     pipe = subprocess.PIPE
@@ -85,8 +87,6 @@ def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[st
         process.communicate()
         raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-[:MOST_SAID]
 
 
 def verifications_part(
