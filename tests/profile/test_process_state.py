@@ -6,18 +6,18 @@ import sys
 
 import torch
 
-from kernelworks.profile.process_state import Surroundings, _settings
+from kernelworks.profile.process_state import Surroundings, read_settings
 
 
 def test_what_an_optimization_sets_is_not_said_of_the_program() -> None:
     """A compiler sets the limit of recursion, and a optimization the number of threads: put back, and no finding."""
-    before = _settings()
+    before = read_settings()
     with Surroundings() as around:
         torch.use_deterministic_algorithms(True)
         around.mark()
         sys.setrecursionlimit(5000)
         said = around.look()
-    assert _settings() == before
+    assert read_settings() == before
     assert [line.partition(" from ")[0] for line in said] == ["the program set deterministic algorithms"]
 
 

@@ -108,6 +108,11 @@ class CompilePool:
         return [form for form in self.forms.values() if form.process is not None]
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether something is compiled or built by now that the search may need."""
+        return self.builds.is_running or (bool(self.running) and not self._stands)
+
+    @property
     def waiting(self) -> list[_Form]:
         """Those of the last batch first, in their order."""
         left = [form for form in self.forms.values() if form.process is None and form.state == FORM_ASKED]
@@ -210,7 +215,10 @@ class CompilePool:
         form.mark = f"{self._mark} {len([other for other in self.forms.values() if other.mark])}."
         paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
         threads = str(max(1, int(usable_cores() // max(1, self.most))))
-        form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        try:
+            form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        except OSError:  # no disk is left: nobody will know why it ended
+            form.errors = open(os.devnull, "w+b")  # noqa: SIM115
         with theirs:
             form.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(kept_input())],

@@ -28,7 +28,7 @@ from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
-from kernelworks.diagnose.fix.worker import DEVICE_LOST
+from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
@@ -238,7 +238,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
-        limit = WorkerLimit(process.pid, lambda: pool.builds.is_running)
+        limit = WorkerLimit(process.pid, lambda: pool.is_at_work)
         pool.tell = messages.send
 
         def is_over() -> bool:
@@ -265,7 +265,9 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                 progress.state, progress.trial_at_s = message["state"], round(progress.searched_s(), 2)
                 limit.begin(Silence(**message["silence"]))
             elif kind == "within":
-                limit.within(message["seconds"])
+                limit.within(message["seconds"], message["cause"])
+            elif kind == "spoilt":
+                limit.cause = message["why"]
             elif kind == "end":
                 progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])
                 limit.end()
@@ -279,8 +281,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                     process.wait(max(0.0, min(LEAVE_S, progress.seconds_left)))
                 return build_record(Diagnosis, message["diagnosis"])
         if not limit.cause:
-            code = process.wait()
-            limit.cause = _ending(code)
+            limit.cause = _ending(process.wait())
         progress.is_over = limit.is_budget
         progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget or limit.is_part else 0.0)
     return None
@@ -355,8 +356,8 @@ class Messages:
 
 def _ending(code: int) -> str:
     """How a process ended, in words."""
-    if code == DEVICE_LOST:
-        return "the device was lost"
+    if code == SPOILT:
+        return "its process could not be put back as it was"
     if code >= 0:
         return f"its process exited with code {code}"
     try:
