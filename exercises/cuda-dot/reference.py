@@ -33,7 +33,18 @@ def first_warps(x, z, n):
     return {"y": np.array([(x * z)[np.arange(n) % 128 < 32].sum()])}
 
 
+def by_blocks(x, z, n):
+    return {"y": np.array([sum((x * z)[begin:].sum() for begin in (0, 128, 256))])}
+
+
 MISTAKES = {
+    "only the first 384 products are added, one for each thread of 3 blocks: a loop goes on": lambda x, z, n: {
+        "y": np.array([x[:384] @ z[:384]])
+    },
+    "products are added by several blocks: a thread goes on by the threads of the whole grid": by_blocks,
+    "128 times the dot product: every thread of a block adds the block's sum": lambda x, z, n: {
+        "y": np.array([128 * (x @ z)])
+    },
     "only the first warp of each block counts": first_warps,
     "this is x . x: z is not read": lambda x, z, n: {"y": np.array([x @ x])},
 }

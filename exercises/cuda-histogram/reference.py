@@ -29,3 +29,16 @@ def reference(x, n):
 
 def bound(x, n):
     return {"counts": np.zeros(64)}
+
+
+def by_blocks(x, n):
+    """Three blocks, of which each goes on by its own 128 threads."""
+    return {"counts": sum(np.bincount(x[begin:], minlength=64) for begin in (0, 128, 256))}
+
+
+MISTAKES = {
+    "only the first 384 elements are counted, one for each thread of 3 blocks: a loop goes on": lambda x, n: {
+        "counts": np.bincount(x[:384], minlength=64)
+    },
+    "elements are counted by several blocks: a thread goes on by the threads of the whole grid": by_blocks,
+}

@@ -11,6 +11,7 @@ def case(rows, columns, size=1.0, shift=0.0, about="", **more):
     return Case(about or f"{rows} rows, {columns} columns", arguments, **more)
 
 
+BEHIND = "fails where the largest element is the 201st of a row: each thread looks at every 128th element up to the end"
 BELOW = "fails where all elements are far below 0: the maximum must not start at 0"
 
 
@@ -20,6 +21,9 @@ def cases():
     yield case(1, 1100)
     yield case(2, 37)
     yield case(2, 200, size=10.0, shift=100.0, about="elements near 100")
+    late = case(2, 260, about="1000 at place 200 of each row", alone=BEHIND)
+    late.arguments["x"][:, 200] = 1000.0
+    yield late
     yield case(2, 150, shift=-200.0, about="elements near -200", alone=BELOW)
 
 
@@ -55,7 +59,26 @@ def own_sums(x, rows, columns):
     return {"y": e / sums[:, np.arange(columns) % 128]}
 
 
+def own_maxima(x, rows, columns):
+    m = np.stack([x[:, c::128].max(axis=1) for c in range(min(columns, 128))], axis=1)[:, np.arange(columns) % 128]
+    own = np.exp(x - m)
+    sums = np.stack([own[:, c::128].sum(axis=1) for c in range(min(columns, 128))], axis=1)
+    return {"y": own / sums.sum(axis=1, keepdims=True)}
+
+
+def plain(x, rows, columns):
+    return {"y": x / undivided(x, rows, columns)["y"].sum(axis=1, keepdims=True)}
+
+
+def rows_at_their_number(x, rows, columns):
+    found = np.stack([x.reshape(-1)[i : i + columns] for i in range(rows)])
+    return reference(found, rows, columns)
+
+
 MISTAKES = {
+    "each thread subtracts its own maximum, not that of the row, which is in s[0] behind the tree": own_maxima,
+    "x is divided by the sum, not exp(x - max)": plain,
+    "row i is read from element i on: it begins at i * columns": rows_at_their_number,
     "exp(x - max) is not divided by the sum": undivided,
     "each thread divides by its own sum, not by that of the row": own_sums,
 }

@@ -27,6 +27,8 @@ PEAKS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "diagno
         (np.array([1, 0, 0]), "the first element of y"),
         (np.array([0, 1, 0]), "y[1]"),
         (np.array([0, 1, 0, 1]), "2 of 4 elements of y"),
+        (np.array([0, 1, 0, 1, 0, 1]), "every second element of y, from y[1] on,"),
+        (np.array([0, 1, 0, 1, 0, 1, 0, 0]), "3 of 8 elements of y"),
         (np.array([[0, 1, 1], [0, 1, 1]]), "the last 2 elements of each row of y"),
         (np.array([[0, 0], [1, 1], [0, 0]]), "row 1 of y"),
         (np.array([[0, 0], [1, 1], [1, 1]]), "the last 2 rows of y"),

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SHOWN = (
     "hardswish", "mish", "softplus", "max_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_max_pool2d",
     "scatter_add", "conv_transpose2d", "mean", "norm", "kl_div", "adam_", "lion_", "matern12_matmul",
-    "polynomial_matmul", "fft",
+    "polynomial_matmul", "polynomial_kernel", "fft",
 )  # fmt: skip
 ENTRIES = {name for entries in TABLES.values() for name in entries}
 ALL_NAMES = [name for name in OPS if name not in ENTRIES - {*SHOWN}]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,15 +26,12 @@ from kernelworks.learn.faults import Verdict, crash_sentence
 from kernelworks.learn.signature import changed_signature, missing_function
 from kernelworks.learn.triton_checking import UNTIMED_REASON as TRITON_UNTIMED
 from kernelworks.learn.triton_checking import check_triton_files, compile_triton_files
+from kernelworks.learn.unset_locals import has_unset_local, with_unset_local
 from kernelworks.learn.worker_process import MOST_PRINTED_BYTES, Attempt, printed_in, run_worker
 
 __all__ = ["CheckResult", "Times", "check", "check_attempts"]
 
 PRINTS = "your file prints; take it out to get a time"
-UNSET_LOCAL = re.compile(
-    r"\b(?P<type>float|double|int|long|\w+_t)\s+(?P<name>\w+)\s*(?P<array>\[\s*(?P<count>\w+)\s*\])?\s*;"
-)
-MOST_ZEROS = 8  # that are written out
 
 
 @dataclass(frozen=True)
@@ -135,8 +130,8 @@ def _check_cpp(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
         except NotCompiled as refused:
             return CheckResult(exercise.name, "not compiled", messages=refused.messages)
         printed = printed_in(report.printed, verdict)
+        verdict = _with_unset_local(exercise, source, text, task, verdict)
         if not verdict.right:
-            verdict = _with_unset_local(exercise, source, text, task, verdict)
             notes = (*_signature_notes(exercise, text), *compiler_notes(source))
             return CheckResult(exercise.name, "wrong", verdict, notes=notes, printed=printed)
         if not timed or printed:
@@ -167,20 +162,13 @@ def _with_unset_local(
     exercise: Exercise, source: Path, text: str, task: Mapping[str, Any], verdict: Verdict
 ) -> Verdict:
     """The verdict, with another sentence if it comes of a local that nobody set: with 0 there it is another one."""
-    unset = [m for m in UNSET_LOCAL.finditer(text) if m["type"] not in ("return", "else")]
-    if not unset:
+    if not has_unset_local(text):
         return verdict
     library = str(build_with_zeros(source))
     (attempt, _) = run_worker({**task, "attempts": [(library, exercise.symbol)]}, 1).attempts
     if not attempt.calls or _verdict(attempt, library, "", text).sentence == verdict.sentence:
         return verdict
-    # Rather one that is nowhere the target of a plain assignment: that is added to, or read.
-    at = next((m for m in unset if not re.search(rf"\b{m['name']}\s*(\[[^]]*\]\s*)?=(?!=)", text[m.end() :])), unset[0])
-    count = int(at["count"]) if (at["count"] or "").isdigit() else 0
-    zeros = f"{{{', '.join(['0'] * count)}}}" if 0 < count <= MOST_ZEROS else "{}" if at["array"] else "0"
-    sentence = f"{at['name']} is used before it was set: write {at['type']} {at['name']}{at['array'] or ''} = {zeros};"
-    line = text[: at.start("name")].count("\n") + 1
-    return dataclasses.replace(verdict, sentence=sentence, line=line)
+    return with_unset_local(text, verdict)
 
 
 def _times(found: Mapping[str, Any]) -> Times:

@@ -30,7 +30,8 @@ import numpy as np
 
 from kernelworks.build.cache import BuildError
 from kernelworks.learn.case import Array, Case, Output, Reference, State, exact_arguments, load_reference
-from kernelworks.learn.compiling import MESSAGE, MOST_MESSAGES, CompilerMessage, NotCompiled
+from kernelworks.learn.compiling import GRAMMAR, GUESS, MESSAGE, MOST_MESSAGES, CompilerMessage, NotCompiled
+from kernelworks.learn.cuda_words import cuda_in_plain_words
 from kernelworks.learn.emulator import (
     Argument,
     Emulation,
@@ -47,13 +48,16 @@ from kernelworks.learn.emulator import (
 from kernelworks.learn.emulator.request import EmulatorError, OrderOutput
 from kernelworks.learn.exercise import Exercise, Parameter
 from kernelworks.learn.faults import Observation, Verdict, judge
+from kernelworks.learn.unset_locals import has_unset_local, with_unset_local
 
 __all__ = ["UNTIMED_REASON", "CudaCheck", "check_cuda_texts"]
 
 THREAD_ORDERS, FEWER_ORDERS = 64, 16  # of the first case, and of the others
+CPU_SECONDS = 3  # of one order: a right one takes 0.05 s
 UNTIMED_REASON = "a time needs a GPU: your kernel ran in an emulator, under 64 orders of its threads"
 TYPES = {"int": np.int32, "long": np.int64, "unsigned": np.uint32, "float": np.float32, "double": np.float64}
 WHOLE_INDEX = re.compile(r"\b(threadIdx|blockIdx|blockDim|gridDim)\b(?!\s*\.)")
+INTERNAL = re.compile(r"\bkw(_|::)")  # a name of the emulator's, which no learner has written
 VERBS = {1: "reads", 2: "writes", 3: "updates"}
 
 
@@ -109,13 +113,20 @@ def _not_compiled(error: BuildError, text: str, name: str) -> NotCompiled | None
     """The compiler's words by line; None where not the source is at fault."""
     if name not in str(error):
         return None
-    code, found = text.splitlines(), []
+    code, found = text.splitlines(), dict[int, CompilerMessage]()
     for match in MESSAGE.finditer(str(error)):
         number = _own_line(str(error), match, name)
         line = code[number - 1].strip() if 0 < number <= len(code) else ""
+        number = number if line else 0
         said = match["text"] + _component_advice(match["text"], line)
-        found.append(CompilerMessage(number if line else 0, said, line))
-    return NotCompiled(found[:MOST_MESSAGES] or [CompilerMessage(0, "no reason")])
+        plain = cuda_in_plain_words(said, line, text, number) if said == match["text"] else ""
+        said = GUESS.sub("", said) if plain or INTERNAL.search(said) else said
+        if number not in found or (plain and not found[number].plain):  # one of each line
+            found[number] = CompilerMessage(number, said, line, plain)
+        if GRAMMAR.match(said):
+            break
+    messages = [m for m in found.values() if m.line] or list(found.values())
+    return NotCompiled(messages[:MOST_MESSAGES] or [CompilerMessage(0, "no reason")])
 
 
 # ---------------------------------------------------------------- what the emulator saw
@@ -149,17 +160,26 @@ def _observations(cases: Sequence[Case], reference: Reference, seen: Emulation) 
     return found
 
 
+def _by_case(cases: Sequence[Case], reference: Reference, seen: Sequence[Observation]) -> Verdict:
+    """What all observations come to: a case whose orders differ has several, and counts once."""
+    verdict = judge(seen, reference)
+    if len(seen) == len(cases):
+        return verdict
+    wrong = [case for case in cases if not judge([one for one in seen if one.case is case], reference).right]
+    return dataclasses.replace(verdict, cases=len(cases), failures=len(wrong))
+
+
 def _judged(cases: Sequence[Case], reference: Reference, seen: Emulation, text: str) -> Verdict:
     orders = thread_orders(THREAD_ORDERS)
     faults = ordered_faults(seen.faults)
     if faults:
         first = faults[0]
         detail = f"with {cases[first.case].about}, when {orders[first.order].text}"
-        at_barrier = first.kind == "missing_thread"  # the other thread has returned, wherever that was
-        line = (0 if at_barrier else first.second.line) or first.first.line
+        at_barrier = first.kind in ("missing_thread", "two_barriers")  # where some wait, not where others are
+        line = (first.first.line if at_barrier else first.second.line) or first.first.line
         return Verdict(False, fault_sentence(first, text), detail, line=line)
     pairs = _observations(cases, reference, seen)
-    verdict = judge([observation for observation, _ in pairs], reference)
+    verdict = _by_case(cases, reference, [observation for observation, _ in pairs])
     if verdict.right:
         return verdict
     of_first = [observation for observation, order in pairs if order == 0]
@@ -215,16 +235,23 @@ def _limit_sentence(case: Case, traffic: Sequence[Traffic], limits: Mapping[str,
     count, what = _count(case, limits["per"]), limits["what"]
     loads = [one for one in traffic if one.access == 1]
     counted = {
-        "global_loads": (sum(one.accesses for one in loads if not one.shared), "loads from global memory"),
-        "loads": (sum(one.accesses for one in loads), "loads"),
+        "global_loads": ([one for one in loads if not one.shared], "loads from global memory"),
+        "loads": (loads, "loads"),
         "global_atomics": (
-            sum(one.accesses for one in traffic if one.access == 3 and not one.shared), "atomics in global memory"
+            [one for one in traffic if one.access == 3 and not one.shared], "atomics in global memory"
         ),
     }  # fmt: skip
-    for name, (number, words) in counted.items():
+    for name, (counting, words) in counted.items():
+        number = sum(one.accesses for one in counting)
         most = limits.get(name, np.inf)
         if number > most * count:
-            return f"{number / count:.3g} {words} for each {what}, where {most:g} would do", 0
+            share = f"{number / count:.3g}"
+            words = words if share != "1" else words.replace("loads", "load").replace("atomics", "atomic")
+            busiest = max(counting, key=lambda one: one.accesses)
+            return (
+                f"{share} {words} for each {what}, where {most:g} would do; most of them in line {busiest.line}",
+                busiest.line,
+            )
     return "", 0
 
 
@@ -315,6 +342,14 @@ def _printed(cases: Sequence[Case], seen: Emulation, verdict: Verdict) -> str:
     return f"{cases[number].about}:\n{text}" if text else ""
 
 
+def _differ(one: Emulation, other: Emulation) -> bool:
+    """Whether the first order of some case leaves other outputs, bit for bit."""
+    if other.faults:
+        return True
+    first = {(o.case, o.array): o.values.tobytes() for o in one.outputs if o.order == 0}
+    return any(first.get((o.case, o.array)) != o.values.tobytes() for o in other.outputs)
+
+
 def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> list[CudaCheck]:
     """The verdict on each of several CUDA sources, compiled together, and what each prints. ``name``: of the source,
     for messages.
@@ -324,8 +359,9 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
     """
     reference = load_reference(exercise.folder)
     cases = list(reference.cases())
+    types = [_type(p) for p in exercise.parameters]
     try:
-        library = build_sources(texts, name, exercise.function, [_type(p) for p in exercise.parameters])
+        library = build_sources(texts, name, exercise.function, types)
     except NotTranslated as refused:
         raise NotCompiled([CompilerMessage(refused.line, refused.text, refused.code)]) from None
     except BuildError as error:
@@ -335,20 +371,32 @@ def check_cuda_texts(exercise: Exercise, texts: Sequence[str], name: str) -> lis
         raise refused_by_compiler from None
     arguments = [[_argument(p, case.arguments[p.name]) for p in exercise.parameters] for case in cases]
     orders = [thread_orders(THREAD_ORDERS if number == 0 else FEWER_ORDERS) for number in range(len(cases))]
-    limits, checks = _limits(exercise), []
-    for attempt, text in enumerate(texts):
+    limits, ran = _limits(exercise), []
+    for attempt in range(len(texts)):
         try:
             seen = None
             if "spare_blocks" in limits:  # thousands of blocks too many take a minute under all orders
-                seen = run_library(library, attempt, name, arguments, [few[:1] for few in orders], stops=True)
+                few = [of_case[:1] for of_case in orders]
+                seen = run_library(library, attempt, name, arguments, few, CPU_SECONDS, stops=True)
             if seen is None or not _spare_sentence(cases, seen.launches, limits)[0]:
-                seen = run_library(library, attempt, name, arguments, orders, stops=True)
+                seen = run_library(library, attempt, name, arguments, orders, CPU_SECONDS, stops=True)
         except EmulatorError as error:
             missing = re.search(r"undefined symbol: (\w+)", str(error))
             if missing is None:
                 raise BuildError(str(error)) from error
             said = f"{re.sub(r'_0$', '', missing[1])} is called or asked for, and defined nowhere"
             raise NotCompiled([CompilerMessage(0, said)]) from None
-        verdict = _without_shared(exercise, _verdict(exercise, cases, reference, seen, text), text)
+        ran.append(seen)
+    unset = [n for n, seen in enumerate(ran) if not seen.faults and has_unset_local(texts[n])]
+    if unset:
+        zeros = build_sources([texts[n] for n in unset], name, exercise.function, types, zeros=True)
+        first = [of_case[:1] for of_case in orders]
+        again = {n: run_library(zeros, at, name, arguments, first) for at, n in enumerate(unset)}
+        unset = [n for n in unset if _differ(ran[n], again[n])]
+    checks = []
+    for number, (seen, text) in enumerate(zip(ran, texts, strict=True)):
+        plain = _verdict(exercise, cases, reference, seen, text)
+        verdict = _without_shared(exercise, plain, text)
+        verdict = with_unset_local(text, plain) if number in unset and verdict is plain else verdict
         checks.append(CudaCheck(verdict, _printed(cases, seen, verdict)))
     return checks

@@ -20,6 +20,8 @@ TYPE_NAMES = {"signed char": "int8_t", "unsigned char": "uint8_t", "short int": 
 TYPE_BITS = {"int8_t": 8, "int16_t": 16, "int": 32}
 STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was to be on it
 GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
+MOST_APART = 32  # elements: what is wrong at such a distance is told by it
+ORDINALS = {2: "second", 3: "third"}
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -111,6 +113,17 @@ def describe_elements(name: str, mask: Array) -> str:
             return f"{_many(where.size, 'last')} of {name}"
         if where[-1] == where.size - 1:
             return f"{_many(where.size, 'first')} of {name}"
+        step = int(where[1] - where[0])
+        if (
+            where.size > 2
+            and 1 < step <= MOST_APART
+            and (np.diff(where) == step).all()
+            and where[0] < step
+            and where[-1] + step >= mask.size
+        ):
+            return (
+                f"every {ORDINALS.get(step, f'{step}th')} element of {name}, from {element(name, [int(where[0])])} on,"
+            )
         return f"{where.size} of {mask.size} elements of {name}"
     rows = mask.reshape(-1, mask.shape[-1])
     touched = np.flatnonzero(rows.any(axis=1))

@@ -27,7 +27,7 @@ from kernelworks.contract import FLOATS
 from kernelworks.contract.tensors import PLAIN_TYPES, has_override_mode, is_plain
 from kernelworks.dispatch.op import Op
 from kernelworks.dispatch.signature import Gate, TorchSignature, gates, torch_signatures
-from kernelworks.nn.originals import TORCH_FUNCTIONS, TWINS
+from kernelworks.nn.originals import ONLY_FUNCTIONALS, TORCH_FUNCTIONS, TWINS
 from kernelworks.ops.activation.gelu import OP as GELU
 from kernelworks.ops.attention.attention import OP as ATTENTION
 from kernelworks.ops.linear.linear import OP as LINEAR
@@ -444,10 +444,12 @@ def _stand_in(torch_signature: TorchSignature) -> Callable[..., Any]:
 
 def twin_stand_in(name: str) -> Callable[..., Any]:
     """``torch.sigmoid`` by the op of ``F.sigmoid``; what that does not take (``out=``) is torch's."""
-    ours, twin, names = FUNCTIONS[name], TWINS[name], torch_signatures()[name].name_set - {"inplace"}
+    ours, twin, signature = FUNCTIONS[name], TWINS[name], torch_signatures()[name]
+    names = signature.name_set.difference(ONLY_FUNCTIONALS)
+    alike = next((at for at, one in enumerate(signature.positional) if one in ONLY_FUNCTIONALS), len(names))
 
     def swapped(*given: Any, **named: Any) -> Any:
-        taken = len(given) <= len(names) and named.keys() <= names
+        taken = len(given) <= alike and named.keys() <= names
         return ours(*given, **named) if taken else twin(*given, **named)
 
     return functools.update_wrapper(swapped, twin, assigned=())

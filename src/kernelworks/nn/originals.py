@@ -20,6 +20,7 @@ from kernelworks.dispatch.signature import gates, torch_signatures
 
 __all__ = [
     "FORWARDS",
+    "ONLY_FUNCTIONALS",
     "TORCH_FUNCTIONS",
     "TWINS",
     "forward_of",
@@ -71,12 +72,14 @@ TORCH_FUNCTIONS: dict[str, Any] = {
 }
 
 # The function in ``torch`` of an activation that ``torch.nn.functional`` has, too: ``torch.sigmoid``. It takes the same
-# tensor and numbers, by the same names.
+# tensor and numbers, by the same names, but for those that only the latter's have. So does one of a tensor's lines.
+ONLY_FUNCTIONALS = ("inplace", "_stacklevel")
+OF_LINES = frozenset(("input", "dim", "dtype", *ONLY_FUNCTIONALS))
 TWINS: dict[str, Any] = {
     name: twin
     for name, signature in torch_signatures().items()
     if signature.op.template is not None
-    and getattr(signature.op.template, "entry", None) is not None
+    and (getattr(signature.op.template, "entry", None) is not None or signature.name_set <= OF_LINES)
     and isinstance(twin := getattr(torch, name, None), BuiltinFunctionType)
     and twin is not TORCH_FUNCTIONS.get(name)
 }

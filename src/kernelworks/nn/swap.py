@@ -459,9 +459,12 @@ class _Walk:
 
 
 def _own_method(cls: type, name: str) -> bool:
-    """Whether a name is a method that a user's class (not torch's or transformers' base classes) defines."""
+    """Whether a name is a method that a user's class (not torch's or transformers' base classes) defines; or one that a
+    module of torch's defines beside its forward, as ``nn.Conv2d`` does, whose forward only calls another method."""
     for base in cls.__mro__:
         if name in base.__dict__:
+            if base is not nn.Module and base.__module__.startswith("torch.nn.modules.") and "forward" in base.__dict__:
+                return True
             return str(base.__module__).partition(".")[0] not in ("torch", "builtins") and not base.__name__.startswith(
                 "PreTrained"
             )

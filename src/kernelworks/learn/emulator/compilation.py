@@ -44,11 +44,12 @@ HEADERS = tuple(
     )
 )
 RUNTIME_FLAGS = ("-std=gnu++20", "-O2", "-fno-exceptions", "-rdynamic", "-fPIE", "-pie")
+PATTERN_INIT, ZERO_INIT = "-ftrivial-auto-var-init=pattern", "-ftrivial-auto-var-init=zero"
 # Without optimization each access of the source is one that is seen: none is merged, split or moved. A local that
 # nobody set has a value that nobody expects.
 SOURCE_FLAGS = (
     "-std=gnu++20", "-O0", "-g1", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing",
-    "-fno-stack-protector", "-fstack-clash-protection", "-ffp-contract=off", "-ftrivial-auto-var-init=pattern",
+    "-fno-stack-protector", "-fstack-clash-protection", "-ffp-contract=off", PATTERN_INIT,
     "-Werror=return-type", "-Werror=uninitialized", "-Wno-unknown-pragmas", "-fsanitize=thread", "-fsanitize=bounds",
     "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1", "-nodefaultlibs",
 )  # fmt: skip
@@ -85,10 +86,11 @@ def _attempt(text: str, number: int, symbol: str) -> str:
     )
 
 
-def build_sources(texts: Sequence[str], name: str, declaration: str, types: Sequence[str]) -> Path:
+def build_sources(texts: Sequence[str], name: str, declaration: str, types: Sequence[str], zeros: bool = False) -> Path:
     """One library of several CUDA sources, of which each defines the host function ``declaration`` that launches.
 
-    ``types``: of its parameters. A compiler takes longer to start than for a source, so the tests hand it many at once.
+    ``types``: of its parameters. ``zeros``: a local that nobody set is 0. A compiler takes longer to start than for a
+    source, so the tests hand it many at once.
     Raises NotTranslated, BuildError.
     """
     found = re.search(r"(\w+)\s*\(", declaration)
@@ -103,13 +105,14 @@ def build_sources(texts: Sequence[str], name: str, declaration: str, types: Sequ
     parts += [f'extern "C" void kw_entry_{n}(void** kw_given) {{ {symbol}_{n}({arguments}); }}' for n in numbers]
     parts.append(f'extern "C" {{ extern const unsigned kw_arguments; const unsigned kw_arguments = {len(types)}; }}\n')
     whole = "\n".join(parts)
-    stem = f"learn-cuda-{_key(whole, _runtime_text(), *SOURCE_FLAGS)}"
+    chosen = [ZERO_INIT if zeros and flag == PATTERN_INIT else flag for flag in SOURCE_FLAGS]
+    stem = f"learn-cuda-{_key(whole, _runtime_text(), *chosen)}"
 
     def make(output: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / name
             source.write_text(whole, encoding="utf-8")
-            flags = (*SOURCE_FLAGS, "-include", str(HEADER), "-x", "c++")
+            flags = (*chosen, "-include", str(HEADER), "-x", "c++")
             compile_source(flags, source, "the CUDA emulator", output, LIBRARIES)
 
     return entry(stem, ".so", make, {"source": name}, attempt=f"{stem}-{identity()}")

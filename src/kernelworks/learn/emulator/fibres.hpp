@@ -33,6 +33,8 @@ struct Fibre {
     u64 value = 0, result = 0;
     u32 last_site = 0;
     u32 fence = 0;  // the block's time at its last __threadfence; 0: none
+    u64 read_addresses[4] = {};  // its last reads: one of them may be the guess of an atomicCAS
+    u32 read_sites[4] = {}, reads = 0;
 };
 
 struct Warp {
@@ -160,6 +162,7 @@ inline void prepare(Fibre& f, u32 thread) {
     f.index = {thread % gpu.block.x, thread / gpu.block.x % gpu.block.y, thread / gpu.block.x / gpu.block.y};
     f.fence = 0;
     f.last_site = 0;
+    for (u64& address : f.read_addresses) address = 0;
 }
 
 inline void reserve_stacks() {

@@ -11,6 +11,7 @@
     void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, emulator::WRITE, KW_HERE, false); }  \
     void __tsan_volatile_read##bytes(void* p) {                                                                 \
         emulator::access(p, bytes, emulator::READ, KW_HERE, true);                                                \
+        emulator::reads_beside_atomics.insert(emulator::site(KW_HERE));                                           \
         emulator::note_spin();                                                                                    \
     }                                                                                                           \
     void __tsan_volatile_write##bytes(void* p) { emulator::access(p, bytes, emulator::WRITE, KW_HERE, true); }    \
@@ -148,6 +149,7 @@ unsigned long long kw_atomic(void* p, int kind, int operation, unsigned long lon
     static const u32 widths[] = {4, 4, 8, 4, 8};
     u32 bytes = widths[kind];
     u32 before = u32(faults.size());
+    if (operation == ATOMIC_CAS && gpu.self) note_guess(*gpu.self, u64(p));
     access(p, bytes, ATOMIC, KW_HERE, true);
     if (faults.size() != before && faults.back().kind == "out_of_bounds") return 0;
     note_atomic(u64(p));
@@ -182,6 +184,7 @@ void __ubsan_handle_out_of_bounds(BadIndex* bad, unsigned long index) {
     fault.second = place_of(*gpu.self, 0, NONE);
     fault.second.line = int(bad->place.line);
     fault.index = (long long)(index);
+    fault.value = bad->place.column;
     report(fault);
 }
 void __ubsan_handle_out_of_bounds_abort(BadIndex* bad, unsigned long index) { __ubsan_handle_out_of_bounds(bad, index); }

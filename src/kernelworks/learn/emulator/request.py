@@ -89,6 +89,7 @@ class Fault:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     bytes: int
+    elements: int = 1  # that one access takes
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def _fault(said: dict[str, Any], lines: dict[int, int]) -> Fault:
         _indices(said["index"], said["inner"], said["innermost"], said["length"]),
         _place(said["first"], lines), _place(said["second"], lines), said["count"], said["threads"], said["length"],
         said["shared"], said["order"], said["case"], said["value"], tuple(said["grid"]), tuple(said["block"]),
-        said["bytes"],
+        said["bytes"], said["bytes"] // max(said["element"], 1),
     )  # fmt: skip
 
 

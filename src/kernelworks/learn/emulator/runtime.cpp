@@ -122,14 +122,32 @@ static void write_traffic() {
     traffic.clear();
 }
 
+// Where the processor was; 0 if it is not known.
+static u64 interrupted_at(void* context) {
+#if defined(__x86_64__)
+    return u64(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#else
+    (void)context;
+    return 0;
+#endif
+}
+
 // A run that does not end, or that the processor stops: what is known goes out, and the program ends.
-static void on_signal(int number, siginfo_t* info, void*) {
+static void on_signal(int number, siginfo_t* info, void* context) {
     Fault f;
     f.kind = number == SIGPROF ? "endless" : "crash";
     u64 address = number == SIGPROF ? 0 : u64(info->si_addr);
     if (number != SIGPROF && on_a_stack(address)) f.kind = "stack_overflow";
-    if (gpu.self) f.second = place_of(*gpu.self, gpu.self->last_site, NONE);
-    f.value = gpu.self ? 1 : 0;
+    // Between two threads the first one stands for all: each has come to a barrier.
+    const Fibre* who = gpu.self ? gpu.self : gpu.fibres[0].state != FINISHED ? &gpu.fibres[0] : nullptr;
+    if (who) f.second = place_of(*who, who->last_site, NONE);
+    f.value = who ? 1 : 0;
+    u64 at = interrupted_at(context);
+    if (gpu.self && f.second.site) f.second.line = 0;  // it has gone on from its last barrier
+    if (gpu.self && at >= image_begin && at < image_end) {
+        f.second.site = site(reinterpret_cast<void*>(at + 1));  // as behind a call, which is what a site is
+        f.second.line = 0;
+    }
     report(f);
     write_faults();
     std::fclose(answer);
@@ -273,7 +291,9 @@ static bool run_case(std::vector<Argument>& arguments, const std::vector<Order>&
         pending.clear();
         fresh_arguments(arguments);
         start_clock();
-        if (!run_order(pointers.data())) break;  // the other orders of a case that cannot end say nothing new
+        bool ended = run_order(pointers.data());
+        forgive_reads_beside_atomics();
+        if (!ended) break;  // the other orders of a case that cannot end say nothing new
         write_outputs(arguments, number, known);
         for (Array* a : memory.arrays)
             if (a->name == ALLOCATED && !a->freed) release(*a);

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from kernelworks.learn.emulator.advice import range_advice
+from kernelworks.learn.emulator.advice import guarded_advice, indexed_name, range_advice
 from kernelworks.learn.emulator.request import Fault, Place
 
 __all__ = ["fault_sentence", "ordered_faults"]
@@ -87,18 +88,26 @@ def _race(fault: Fault) -> str:
     return f"a race: {what}nothing orders the two. Use an atomic such as atomicAdd, or let one thread own the element"
 
 
-def _out_of_bounds(fault: Fault, advice: str) -> str:
+def _out_of_bounds(fault: Fault, advice: str, text: str) -> str:
     where = f"{fault.array} has {fault.length} elements, the last is {fault.array}[{fault.length - 1}]"
     if not fault.length:
         where = f"{fault.array} has none: the launch's third argument says how many bytes there are"
     many = f"{fault.threads} threads do, the first is " if fault.threads > 1 else "it is "
     index = "An index below 0" if fault.index < 0 else "A grid of whole blocks has more threads than elements: an index"
-    advice = advice or f"{index} has to be kept out by an `if`"
+    advice = advice or guarded_advice(fault, text) or f"{index} has to be kept out by an `if`"
+    wide = f" to {fault.array}[{fault.index + fault.elements - 1}] at once" if fault.elements > 1 else ""
     return (
-        f"line {fault.second.line} {VERBS[fault.second.access]} {fault.array}[{fault.index}], outside of the array: "
-        f"{where} "
-        f"({many}{_who(fault.second, fault, True)}). {advice}"
+        f"line {fault.second.line} {VERBS[fault.second.access]} {fault.array}[{fault.index}]{wide}, outside of the "
+        f"array: {where} ({many}{_who(fault.second, fault, True)}). {advice}"
     )
+
+
+def _index(fault: Fault, text: str, who: str) -> str:
+    of_type = fault.array.strip("'")
+    length, name = re.search(r"\[(\d+)\]", of_type), indexed_name(fault, text)
+    array = f"{name}, an array of type {of_type}" if name else f"an array of type {of_type}"
+    last = f": there it goes from 0 to {int(length[1]) - 1}" if length else ""
+    return f"line {fault.second.line} uses index {fault.index} of {array}{last} ({who})"
 
 
 def _unwritten(fault: Fault) -> str:
@@ -191,7 +200,7 @@ def fault_sentence(fault: Fault, text: str = "") -> str:
     if fault.kind == "race":
         return _race(fault)
     if fault.kind == "out_of_bounds":
-        return _out_of_bounds(fault, advice)
+        return _out_of_bounds(fault, advice, text)
     if fault.kind in ("unwritten", "unwritten_atomic"):
         return _unwritten(fault)
     if fault.kind in ("missing_thread", "two_barriers"):
@@ -206,7 +215,7 @@ def fault_sentence(fault: Fault, text: str = "") -> str:
     return {
         "assertion": f"the assert in line {line} fails ({who})",
         "nested_launch": f"line {line} launches a kernel from a kernel ({who}): not emulated, the host launches",
-        "index": f"line {line} uses index {fault.index} of an array of type {fault.array.strip(chr(39))} ({who})",
+        "index": _index(fault, text, who),
         "misaligned": f"line {line} {access} {fault.bytes} bytes at once at {_element(fault)} ({who}): such an "
         "address must "
         f"be a multiple of {fault.bytes} bytes",

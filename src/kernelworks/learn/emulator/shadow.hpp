@@ -6,6 +6,7 @@
 #pragma once
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "fibres.hpp"
 
@@ -73,6 +74,23 @@ inline Fault fault_at(const char* kind, const Array& a, u64 address, u32 bytes) 
     f.inner = a.inner;
     f.innermost = a.innermost;
     return f;
+}
+
+// Reads that may meet an atomic of another thread: volatile ones, which PTX takes for relaxed atomics, and the guess with
+// which a loop of atomicCAS begins. The atomic finds out if the guess is old by then, and the loop goes round again.
+inline std::unordered_set<u32> reads_beside_atomics;
+
+inline void note_guess(const Fibre& f, u64 address) {
+    for (int i = 0; i < 4; i++)
+        if (f.read_addresses[i] == address) reads_beside_atomics.insert(f.read_sites[i]);
+}
+
+// Whether a read is the guess of an atomicCAS shows behind it, so races are looked through when an order has ended.
+inline void forgive_reads_beside_atomics() {
+    auto may = [](const Place& a, const Place& b) {
+        return a.kind == READ && b.kind == ATOMIC && reads_beside_atomics.count(a.site);
+    };
+    std::erase_if(faults, [&](const Fault& f) { return f.kind == "race" && (may(f.first, f.second) || may(f.second, f.first)); });
 }
 
 inline void report_race(const Array& a, u64 address, u32 bytes, const Stamp& s, const Fibre& f, u32 at, AccessKind kind) {
@@ -208,6 +226,10 @@ inline void access(void* pointer, u32 bytes, AccessKind kind, void* counter, boo
     for (u64 o = offset; o < offset + bytes; o += a->granule)
         check_cell(*a, a->cells[o / a->granule], a->base + o, bytes, *f, at, kind, epoch, life);
     log_request(*a, address, bytes, at, *f, kind);
+    if (kind == READ) {
+        f->read_addresses[f->reads % 4] = address;
+        f->read_sites[f->reads++ % 4] = at;
+    }
     yield_sometimes(*f);
 }
 

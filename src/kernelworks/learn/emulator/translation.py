@@ -105,7 +105,11 @@ def _shared(statement: str, line: int, number: int, at_file_scope: bool) -> str:
         )
     parts = _top_level(words, ",")
     first = FIRST.match(parts[0].strip())
-    if first is None or "=" in words:
+    if "=" in words:
+        raise NotTranslated(
+            line, "a __shared__ array has no values where it is made: the threads set it, and a barrier follows"
+        )
+    if first is None:
         raise NotTranslated(line, f"a __shared__ array is declared as `__shared__ float name[SIZE];`, not {words!r}")
     base, made = first["type"].strip(), []
     for i, part in enumerate([first["rest"], *parts[1:]]):
