@@ -44,6 +44,7 @@ STANDING_RUNS = 6  # of the program, beside
 WAITS_SHARE = 0.15  # of that, if all that while its processes do nothing
 REST_S = 60.0  # in which none of its processes ran, and it was not halted: it hangs
 LOOK_S = 5.0  # between two looks at that
+LEAVES_S = 10.0  # for one that was killed
 WORDS = 200
 NO_ROOM, NO_CACHE = "there is no memory for another copy of the program", "inductor's caches are off"
 
@@ -238,7 +239,8 @@ class CompilePool:
         assert form.process is not None and form.ours is not None and form.errors is not None
         pid = form.process.pid
         ProcessTree(f"{MARK}={form.mark}", lambda: [pid]).end()
-        form.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+            form.process.wait(LEAVES_S)
         form.ours.close()
         said = next(json_messages(line.decode(errors="replace") for line in form.heard.split(b"\n") if line), None)
         if said is not None and said["kind"] == "compiled":
