@@ -31,6 +31,7 @@ ENDINGS = {
     "predict:interrupt": "it raised KeyboardInterrupt",
     "put:leave": "it raised SystemExit",
     "out:fail": "it cannot be undone: RuntimeError: no way back",
+    "predict:deaf": "was ended",  # its end of the line is closed, unless what it has started holds it
     "put:dtype": "it leaves the default dtype as it should not",
     "out:folder": "it leaves the working folder as it should not",
     "predict:close": "it leaves the program's output as it should not",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 import torch
 
 from kernelworks.profile.process_state import Surroundings, read_settings
@@ -45,3 +46,13 @@ def test_arguments_that_nobody_changes_are_left_alone() -> None:
     with Surroundings((batch,)) as around:
         float(batch["x"].sum())  # type: ignore[attr-defined]
         assert around.look() == ()
+
+
+def test_a_program_that_is_the_first_to_use_a_gpu_has_set_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with Surroundings() as around:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
+        assert not around.look()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)

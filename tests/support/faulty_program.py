@@ -59,6 +59,11 @@ def leave() -> None:
     raise SystemExit(0)
 
 
+def go_deaf() -> None:
+    os.closerange(3, 4096)
+    hang()
+
+
 def fail() -> None:
     raise RuntimeError("no way back")
 
@@ -70,7 +75,7 @@ def lose_device() -> None:
 WHAT: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
     "spin": spin, "leak": leak, "child": leave_a_child, "chatter": chatter, "interrupt": interrupt, "leave": leave,
-    "device": lose_device, "fail": fail, "close": lambda: os.close(1),
+    "device": lose_device, "fail": fail, "deaf": go_deaf, "close": lambda: os.close(1),
     "dtype": lambda: torch.set_default_dtype(torch.float64), "folder": lambda: os.chdir("/"),
 }  # fmt: skip
 

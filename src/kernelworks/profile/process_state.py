@@ -160,8 +160,8 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         lambda on: torch.set_autocast_enabled("cuda", on),
     ),
     "the current GPU": (
-        lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else None,
-        lambda number: None if number is None else torch.cuda.set_device(number),
+        lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else 0,  # where torch begins
+        lambda number: torch.cuda.set_device(number) if torch.cuda.is_initialized() else None,
     ),
     "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
