@@ -98,7 +98,8 @@ def test_nothing_serious_stands_in_a_readers_way(
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = opened(browser, f"{address}/{name}", errors, color_scheme=scheme)
+    width = {"light": 1280, "dark": 360}[scheme]  # what scrolls on a narrow screen must be reached, too
+    page = opened(browser, f"{address}/{name}", errors, color_scheme=scheme, viewport={"width": width, "height": 800})
     found = Axe().run(page).response["violations"]
     serious = [
         f"{item['id']}: {item['nodes'][0]['html'][:120]}" for item in found if item["impact"] in ("serious", "critical")
