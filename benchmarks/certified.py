@@ -2,6 +2,8 @@
 
 Every kind of machine that the cache knows: its whole verifications of the kernels as they are take the place of what
 shipped. Of every kind that ships, what was verified of another source than the one at hand is left out.
+
+`make docs` after it: docs/reference/op-records.md tells which kernels are verified where.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,19 @@ def unverified(code: int, said: Any) -> str:
     return f"NOT VERIFIED, {len(failures)} failures, {', '.join(checks)}: {first}"[:MOST_SAID]
 
 
+def _ended(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs it with its own workers, which end with it. Raises subprocess.TimeoutExpired."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # a worker that is left holds the pipe open
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def verifications_part(
     only: set[str], again: bool, until: float, keep: Callable[[dict[str, Any]], None], jobs: int = JOBS
 ) -> dict[str, Any]:  # fmt: skip
@@ -103,7 +117,7 @@ def verifications_part(
         try:
             if left < LEAST_S:
                 raise subprocess.TimeoutExpired(command, 0.0)
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+            done = _ended(command, left)
         except subprocess.TimeoutExpired:
             print(f"{'.'.join(pair):32s} NO TIME", flush=True)
             return {"op": pair[0], "kernel": pair[1], "exit": -1, "seconds": 0.0, "verification": {"stderr": "no time"}}

@@ -7,17 +7,20 @@ from kernelworks.learn.case import HALF_ULP, Case, Output, random
 KEYS = 32
 
 
-def case(h, lq, lk, d, about="", scale=0.25, shift=0.0, grow=0.0, **more):
+def case(h, lq, lk, d, about="", scale=0.25, shift=0.0, grow=0.0, fall=0.0, **more):
     draw = random(1000 * lq + 10 * lk + d)
     q, k, v = (draw.standard_normal((h, n, d)).astype(np.float32) for n in (lq, lk, lk))
     if shift:
         q, k = np.abs(q) + 1, shift * (np.abs(k) / 4 + 1)
     if grow:  # scores that rise from key to key
         q, k = np.abs(q), np.abs(k) * np.linspace(0, grow, lk, dtype=np.float32)[:, None]
+    if fall:  # every later tile is far below the first
+        q, k = np.abs(q) + 1, np.where(np.arange(lk)[:, None] < KEYS, fall, -fall) * (np.abs(k) / 4 + 1)
     arrays = {"q": q, "k": k.astype(np.float32), "v": v, "out": Output((h, lq, d)), "scale": scale}
     return Case(about or f"{h} heads, {lq} queries, {lk} keys, D = {d}", arrays, **more)
 
 
+ABOVE = "fails where later tiles have smaller scores: the largest is that of all tiles so far"
 BELOW = "fails where all scores are far below 0: the largest must begin at -inf"
 
 
@@ -27,6 +30,7 @@ def cases():
     yield case(2, 20, 96, 16, "scores that rise", grow=4.0)
     yield case(2, 19, 45, 32)
     yield case(1, 3, 5, 16)
+    yield case(1, 16, 64, 16, "scores that fall", fall=8.0, alone=ABOVE)
     yield case(1, 16, 40, 16, "all scores far below 0", shift=-40.0, alone=BELOW)
 
 

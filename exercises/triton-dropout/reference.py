@@ -8,6 +8,9 @@ BLOCK, WORD = 256, np.uint64(0xFFFFFFFF)
 BY_ZERO = "a NaN or an infinity is dropped by a product with 0, which is NaN: choose by tl.where"
 
 
+AS_LARGE = "fails where a number is exactly p: an element is kept if it is p or more, >= and not >"
+
+
 def case(n, p, seed, wild=False, about="", **more):
     x = random(n).standard_normal(n).astype(np.float32)
     if wild:
@@ -20,6 +23,8 @@ def cases():
     yield case(1000, 0.25, 7)
     yield case(700, 0.9, 123456)
     yield case(300, 0.1, 1)
+    drawn = float(uniform(np.arange(300), 1)[5])
+    yield case(300, drawn, 1, about="p = tl.rand(seed, 5)", alone=AS_LARGE)
     yield case(256, 0.5, 3, wild=True, about="infinities and NaN", alone=BY_ZERO)
 
 
@@ -73,5 +78,12 @@ MISTAKES = {
     "every block drops the same lanes: offsets are places in the whole array": same_lanes,
     "what is to be kept is dropped, and the other way round": lambda x, p, seed: dropped(x, ~kept(x, p, seed), p),
     "what is kept is not divided by 1 - p": lambda x, p, seed: {"y": np.where(kept(x, p, seed), x, 0.0)},
+    "what is kept is divided by p, not by 1 - p": lambda x, p, seed: {"y": np.where(kept(x, p, seed), x / p, 0.0)},
+    "what is kept is multiplied by 1 - p, not divided": lambda x, p, seed: {
+        "y": np.where(kept(x, p, seed), x * (1 - p), 0.0)
+    },
+    "p is taken for the share that is kept: it is the share that is dropped": lambda x, p, seed: dropped(
+        x, uniform(np.arange(len(x)), seed) >= np.float32(1 - p), p
+    ),
     "the seed is not used": lambda x, p, seed: reference(x, p, 0),
 }

@@ -64,7 +64,24 @@ def half_squares(x, weight, eps):
     return scaled(x, weight, (x**2).astype(np.float16).astype(np.float64).mean(axis=1, keepdims=True), eps)
 
 
+def first_block_again(x, weight, eps):
+    columns = x.shape[1]
+    total = sum((x[:, : min(BLOCK, columns)] ** 2).sum(axis=1, keepdims=True) for _ in range(-(-columns // BLOCK)))
+    return scaled(x, weight, total / columns, eps)
+
+
+def rest_left_out(x, weight, eps):
+    columns = x.shape[1]
+    return scaled(x, weight, (x[:, : columns // BLOCK * BLOCK] ** 2).sum(axis=1, keepdims=True) / columns, eps)
+
+
 MISTAKES = {
+    "eps is missing": lambda x, weight, eps: scaled(x, weight, squares(x), 0.0),
+    "the first block is summed in every turn: offsets begin at start": first_block_again,
+    "the mean divides by BLOCK, not by columns": lambda x, weight, eps: scaled(
+        x, weight, squares(x) * x.shape[1] / BLOCK, eps
+    ),
+    "the last columns % 256 elements are not in the sum of squares": rest_left_out,
     "squares are taken in float16, where that of 300 is infinite: .to(tl.float32) comes first": half_squares,
     "the mean is over whole blocks: lanes that are off count as elements": whole_blocks,
     "only the row's last block is in the sum of squares: add to it, block by block": last_block,

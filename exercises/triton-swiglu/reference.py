@@ -61,7 +61,20 @@ def sigmoid_gate(x):
     return {"y": sigmoid(gate) * value}
 
 
+def alternating(x):
+    gate, value = x[:, ::2], x[:, 1::2]
+    return {"y": gate * sigmoid(gate) * value}
+
+
+def turned_sign(x):
+    gate, value = halves(x)
+    return {"y": gate * sigmoid(-gate) * value}
+
+
 MISTAKES = {
+    "gates and values do not alternate: the first n of a row are gates, the n behind them values": alternating,
+    "the exponential is that of -g: silu(g) = g / (1 + exp(-g))": turned_sign,
+    "this is gate * value, without silu": lambda x: {"y": halves(x)[0] * halves(x)[1]},
     "the first half of a row are the gates, the second the values: here it is the other way round": exchanged,
     "the gate is sigmoid(g), not silu(g) = g sigmoid(g)": sigmoid_gate,
     "y is the gate, as in the starting file": lambda x: {"y": halves(x)[0]},

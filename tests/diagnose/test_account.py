@@ -122,7 +122,7 @@ def test_diagnosis_of_a_real_program(machine: Peaks) -> None:
         assert hotspot.achieved is None or 0 <= hotspot.achieved <= 1
     linear = next(r for r in found.hotspots if r.op == "linear")
     assert (linear.calls, linear.module, linear.flop) == (10, "Small.inner", 10 * 2 * 64**3)
-    assert any(line.startswith("to_sparse: 1 calls") for line in found.unmodelled)
+    assert any(line.startswith("to_sparse: 1 call,") for line in found.unmodelled)
     assert not next(r for r in found.hotspots if r.op == "to_sparse").modelled
     assert "runs at" in found.sentence and "of what this machine can do" in found.sentence
     assert from_json(Diagnosis, to_json(found)) == found

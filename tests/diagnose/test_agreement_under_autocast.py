@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.diagnose.sites.modules import Sample, find_roots
-from kernelworks.diagnose.verify import training_steps
+from kernelworks.diagnose.verify import precision, training_steps
 from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.diagnose.verify.drawn_inputs import drawn_samples
+from kernelworks.diagnose.verify.precision import PerturbedRounding
 from kernelworks.diagnose.verify.training_steps import same_steps
 from kernelworks.profile.program import Program
 
@@ -98,3 +100,51 @@ def test_steps_may_be_as_far_off_as_16_bits_carry_them(
     scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
     found = same_steps(scene, changed(optimizer))
     assert found is not None and found.agrees == agrees, found
+
+
+class Embedded(nn.Module):
+    """An embedding of ``k`` moves every pixel: its few roundings are in every gradient, and make its error."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(channels, 4 * channels), nn.SiLU(), nn.Linear(4 * channels, 2 * channels))
+        self.first, self.norm = nn.Conv2d(3, channels, 3, padding=1), nn.GroupNorm(4, channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor, k: Tensor) -> Tensor:
+        waves = k[:, None] * torch.exp(-9.2 * torch.arange(4) / 4)
+        scale, shift = self.embed(torch.cat((waves.sin(), waves.cos()), 1))[:, :, None, None].chunk(2, 1)
+        x = self.first(x)
+        for _ in range(2):
+            x = x + F.silu(self.norm(self.second(F.silu(x))) * (1 + scale) + shift)
+        return x
+
+
+@contextlib.contextmanager
+def rounded_otherwise(module: nn.Module, seed: int, roundings: float) -> Iterator[None]:
+    """Each result is moved by up to so many roundings, as that of another kernel."""
+    plain = module.forward
+
+    def forward(*args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patched, PerturbedRounding(seed):
+            patched.setattr(precision, "ROUNDINGS", roundings)
+            return plain(*args)
+
+    module.forward = forward  # type: ignore[method-assign]
+    yield
+    module.forward = plain  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("values", ["zeros and the least integers", "small values and integers of the lower half"])
+def test_other_roundings_agree_where_few_make_the_error_and_roundings_thrice_as_large_do_not(values: str) -> None:
+    torch.manual_seed(0)
+    module, x, k = Embedded(), torch.randn(4, 3, 8, 8), torch.rand(4) * 1000
+    modes = (True,) * len(list(module.modules()))
+    sample = Sample(module, (x, k), {}, False, training=True, modes=modes, autocast={"cpu": BF16}, recording=True)
+    drawn = dict(drawn_samples(sample))[values]
+    for roundings, agrees in ((0.75, True), (2.0, False)):
+        found = [
+            compare([drawn], changed=lambda m, s=seed, r=roundings: rounded_otherwise(m, s, r), whole=True)
+            for seed in range(100, 104)
+        ]
+        assert [one.agrees for one in found] == [agrees] * 4, found

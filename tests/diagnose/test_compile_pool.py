@@ -165,8 +165,9 @@ def test_a_search_that_does_nothing_is_set_free_sooner(pool: tuple[CompilePool, 
     ask(beside, "works")
     busy(beside)
     beside.look(rested_s=1000.0)
-    assert beside.running  # they are at work, and hold nothing for long
+    assert beside.running and beside.is_at_work  # they hold nothing for long
     beside.hears({"kind": "halt"})
+    assert not beside.is_at_work
     beside.look(rested_s=1.0)
     assert beside.running
     beside.look(rested_s=30.0)

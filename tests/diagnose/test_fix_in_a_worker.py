@@ -30,6 +30,11 @@ ENDINGS = {
     "run:spin": "it hung: nothing was heard",
     "predict:interrupt": "it raised KeyboardInterrupt",
     "put:leave": "it raised SystemExit",
+    "out:fail": "it cannot be undone: RuntimeError: no way back",
+    "predict:deaf": "was ended",  # its end of the line is closed, unless what it has started holds it
+    "put:dtype": "it leaves the default dtype as it should not",
+    "out:folder": "it leaves the working folder as it should not",
+    "predict:close": "it leaves the program's output as it should not",
     "run:leak": "GB of memory",
     "run:device": "device",
 }
@@ -53,12 +58,12 @@ def holds(found: Diagnosis, faults: str) -> None:
 
 
 def test_trials_that_end_their_process_cost_themselves_alone(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = "predict:child put:exit"
+    faults = "predict:child put:exit out:fail"
     found = planted(faults, ceilings, monkeypatch)
     holds(found, faults)
     assert found.fix is not None
     ended = [step.what.partition(",")[0] for step in found.fix.steps if step.what.startswith("did not end: ")]
-    assert sorted(ended) == ["did not end: predict child", "did not end: put exit"]
+    assert sorted(ended) == ["did not end: predict child", "did not end: put exit"]  # what failed has said so itself
     assert [step.at_s for step in found.fix.steps] == sorted(step.at_s for step in found.fix.steps)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 from test_fix_search import WALL, Stand, fixed, in_place, inside, model, nothing_in_place
 from torch import nn
 
-from kernelworks.diagnose.fix import calibrate, search
+from kernelworks.diagnose.fix import calibrate, guarded_trial, search
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Rejected, Scene
 from kernelworks.measure.clock import noise as quiet
+from kernelworks.profile.process_state import read_settings
 from kernelworks.records import history
 from kernelworks.records.fix import APPLIED, REJECTED
 from kernelworks.records.predictions import prediction_accuracy
@@ -134,6 +137,68 @@ def test_in_the_users_own_process_what_may_break_it_comes_last(
     assert asked[:2] == ["a", "b"] and asked[-1] == "graph" and asked.count("graph") == 1
 
 
+def _leaves(what: str) -> Callable[[nn.Module], Callable[[], None]]:
+    """Puts nothing in place, and sets something of the process for good."""
+    acts: dict[str, Callable[[], object]] = {
+        "the default dtype": lambda: torch.set_default_dtype(torch.float64),
+        "gradients": lambda: torch.set_grad_enabled(False),
+        "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+        "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+        "the working folder": lambda: os.chdir("/"),
+        "the program's input": lambda: os.close(0),
+        "the program's errors": lambda: os.dup2(1, 2),
+    }
+
+    def does(model: nn.Module) -> Callable[[], None]:
+        acts[what]()
+        return lambda: None
+
+    return does
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["the default dtype", "gradients", "deterministic algorithms", "the number of threads", "the working folder",
+     "the program's input", "the program's errors"],
+)  # fmt: skip
+def test_what_a_trial_leaves_behind_is_put_back_and_costs_that_trial(
+    what: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before, streams = read_settings(), [os.fstat(number).st_ino for number in range(3)]
+    left = Stand("leaves", 0.5, does=_leaves(what))
+    found = fixed(model, monkeypatch, left, Stand("works", 0.2))
+    assert in_place(found) == ["works"]
+    (one,) = (each for each in found.optimizations if each.optimization == "leaves")
+    assert one.outcome == REJECTED and f"it leaves {what} as it should not" in one.why
+    assert read_settings() == before and [os.fstat(number).st_ino for number in range(3)] == streams
+
+
+def test_what_the_program_sets_itself_no_trial_has_left(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    was, on = torch.get_float32_matmul_precision(), ["high", "medium"]
+
+    def sets(module: nn.Module, args: object) -> None:
+        torch.set_float32_matmul_precision(on[0])
+        on.reverse()
+
+    model.register_forward_pre_hook(sets)
+    try:
+        assert in_place(fixed(model, monkeypatch, Stand("works", 0.2))) == ["works"]
+    finally:
+        torch.set_float32_matmul_precision(was)
+
+
+def test_what_cannot_be_undone_ends_the_search_in_this_process(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stays(held: nn.Module) -> Callable[[], None]:
+        return lambda: {}["no way back"]
+
+    found = fixed(model, monkeypatch, Stand("stays", 0.5, does=stays), Stand("works", 0.2), Stand("first", 0.6))
+    assert in_place(found) == ["first"] and "the search ended early" in found.ended
+    (one,) = (each for each in found.optimizations if each.optimization == "stays")
+    assert one.outcome == REJECTED and "it cannot be undone: KeyError: 'no way back'" in one.why
+
+
 def test_a_lost_device_ends_the_search_and_is_told_of_the_trial_that_lost_it_alone(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +209,7 @@ def test_a_lost_device_ends_the_search_and_is_told_of_the_trial_that_lost_it_alo
             lost.append("CUDA error: an illegal memory access was encountered")
             return super().predict(scene, candidate)
 
-    monkeypatch.setattr(search, "device_fault", lambda: lost[0] if lost else "")
+    monkeypatch.setattr(guarded_trial, "device_fault", lambda: lost[0] if lost else "")
     found = fixed(
         model, monkeypatch, Losing("graph", 0.6, candidate={"risky": True}), Stand("a", 0.3), Stand("z", None)
     )

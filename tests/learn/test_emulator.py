@@ -358,6 +358,7 @@ def test_functions_with_their_qualifiers_are_let_through() -> None:
     ("condition", "said"),
     [
         ("if (i <= n)", "The condition lets i = n through: <, not <="),
+        ("if (threadIdx.x <= n)", "The condition lets threadIdx.x = n through: <, not <="),
         ("if (n >= i)", "The condition lets i = n through: >, not >="),
         ("if (i > n) { return; }", "The condition lets i = n through: >=, not >"),
         ("if (i <= n - 1)", ""),

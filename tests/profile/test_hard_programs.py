@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import kernelworks as kw
-from kernelworks.profile.process_state import _settings
+from kernelworks.profile.process_state import read_settings
 from kernelworks.records import Diagnosis, Peaks, from_json
 
 X = torch.ones(64, 64)
@@ -120,10 +120,10 @@ def test_a_program_that_raises_midway_leaves_nothing_behind(at: int, ceilings: P
             raise LookupError("midway")
         return net(torch.ones(2, 4))
 
-    call, settings = nn.Module.__call__, _settings()
+    call, settings = nn.Module.__call__, read_settings()
     with pytest.raises(LookupError, match="midway"):
         diagnosed(raises, peaks=ceilings)
-    assert nn.Module.__call__ is call and _settings() == settings
+    assert nn.Module.__call__ is call and read_settings() == settings
     assert not torch.autograd.profiler._is_profiler_enabled
     assert not torch._C._len_torch_function_stack()
     assert not nn.modules.module._global_forward_pre_hooks and not nn.modules.module._global_forward_hooks
@@ -145,7 +145,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_settings_are_put_back_and_said(name: str, ceilings: Peaks) -> None:
-    before = _settings()
+    before = read_settings()
 
     def program() -> Tensor:
         CHANGES[name]()
@@ -153,7 +153,7 @@ def test_settings_are_put_back_and_said(name: str, ceilings: Peaks) -> None:
 
     try:
         found = diagnosed(program, peaks=ceilings)
-        assert _settings() == before
+        assert read_settings() == before
         assert any(f"the program set {name} from" in line for line in found.findings), found.findings
     finally:
         torch.set_default_dtype(torch.float32)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 import torch
 
-from kernelworks.profile.process_state import Surroundings, _settings
+from kernelworks.profile.process_state import Surroundings, read_settings
 
 
 def test_what_an_optimization_sets_is_not_said_of_the_program() -> None:
     """A compiler sets the limit of recursion, and a optimization the number of threads: put back, and no finding."""
-    before = _settings()
+    before = read_settings()
     with Surroundings() as around:
         torch.use_deterministic_algorithms(True)
         around.mark()
         sys.setrecursionlimit(5000)
         said = around.look()
-    assert _settings() == before
+    assert read_settings() == before
     assert [line.partition(" from ")[0] for line in said] == ["the program set deterministic algorithms"]
 
 
@@ -45,3 +46,13 @@ def test_arguments_that_nobody_changes_are_left_alone() -> None:
     with Surroundings((batch,)) as around:
         float(batch["x"].sum())  # type: ignore[attr-defined]
         assert around.look() == ()
+
+
+def test_a_program_that_is_the_first_to_use_a_gpu_has_set_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with Surroundings() as around:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
+        assert not around.look()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)

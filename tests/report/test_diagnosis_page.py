@@ -426,3 +426,13 @@ def test_the_page_answers_to_clicks_and_keys(whole: Diagnosis, width: int, tmp_p
     assert found["chosen"] == "#hotspot-3" and found["tabs"] == 1
     assert found["inked"] > 3 and found["copies"] >= 1
     assert found["wide"] <= 0 and found["cut"] == 0 and found["bare"] == 0
+
+
+def test_the_hotspots_say_what_they_are_sorted_by(diagnosis: Diagnosis) -> None:
+    plain = tuple(dataclasses.replace(r, low_s=0.0, high_s=0.0, allows_s=0.1 * r.seconds) for r in diagnosis.hotspots)
+    bare = tuple(dataclasses.replace(r, allows_s=0.0) for r in plain)
+    for hotspots, order in (
+        (diagnosis.hotspots, "largest predicted gain"), (plain, "most time above the roofline"), (bare, "longest"),
+    ):  # fmt: skip
+        found = page.diagnosis(dataclasses.replace(diagnosis, hotspots=hotspots))
+        assert f"<h2>Hotspots, {order} first</h2>" in found

@@ -81,6 +81,16 @@ def test_a_page_is_whole_at_every_width(browser: Any, address: str, errors: list
         page.context.close()
 
 
+def test_a_narrow_table_breaks_no_word(browser: Any, address: str, errors: list[str]) -> None:
+    page = opened(browser, f"{address}/reference/experiment.html", errors, viewport={"width": 360, "height": 800})
+    broken = page.evaluate(
+        "[...document.querySelectorAll('td a')].filter(link => !/\\s/.test(link.textContent))"
+        ".filter(link => link.getClientRects().length > 1).map(link => link.textContent)"
+    )
+    assert page.locator("td a").count() > 10 and broken == []
+    page.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_serious_stands_in_a_readers_way(
@@ -88,7 +98,8 @@ def test_nothing_serious_stands_in_a_readers_way(
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = opened(browser, f"{address}/{name}", errors, color_scheme=scheme)
+    width = {"light": 1280, "dark": 360}[scheme]  # what scrolls on a narrow screen must be reached, too
+    page = opened(browser, f"{address}/{name}", errors, color_scheme=scheme, viewport={"width": width, "height": 800})
     found = Axe().run(page).response["violations"]
     serious = [
         f"{item['id']}: {item['nodes'][0]['html'][:120]}" for item in found if item["impact"] in ("serious", "critical")

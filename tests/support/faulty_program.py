@@ -59,6 +59,15 @@ def leave() -> None:
     raise SystemExit(0)
 
 
+def go_deaf() -> None:
+    os.closerange(3, 4096)
+    hang()
+
+
+def fail() -> None:
+    raise RuntimeError("no way back")
+
+
 def lose_device() -> None:
     torch.zeros(4, device="cuda")[torch.tensor([1 << 20], device="cuda")] = 1
 
@@ -66,7 +75,8 @@ def lose_device() -> None:
 WHAT: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0), "abort": os.abort, "exit": lambda: os._exit(0), "hang": hang,
     "spin": spin, "leak": leak, "child": leave_a_child, "chatter": chatter, "interrupt": interrupt, "leave": leave,
-    "device": lose_device,
+    "device": lose_device, "fail": fail, "deaf": go_deaf, "close": lambda: os.close(1),
+    "dtype": lambda: torch.set_default_dtype(torch.float64), "folder": lambda: os.chdir("/"),
 }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "dispatch" / "native" / "nativ
 FLAGS = (
     "-std=gnu++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra",
     "-Wno-missing-field-initializers", "-Wno-unused-parameter",
+    "-DAT_PER_OPERATOR_HEADERS",  # torch's headers then declare the operators that they call, not all 2000
 )  # fmt: skip
 COMPILED_AUTOGRAD = "-DKW_COMPILED_AUTOGRAD"
 TORCH = Path(torch.__file__).resolve().parent

@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -41,6 +41,7 @@ __all__ = [
     "CombinedChange",
     "CompiledBeside",
     "Impossible",
+    "NotUndone",
     "Optimization",
     "Promise",
     "Rejected",
@@ -156,6 +157,13 @@ class Promise:
     less: Callable[[], Iterable[Candidate]] | None = None
 
 
+class NotUndone(Exception):
+    """What a change has put in place is not taken out: the program is not what it was. ``causes`` are those of this
+    process so far, for whoever catches what a changed program raises."""
+
+    causes: ClassVar[list[str]] = []
+
+
 class Change:
     """An optimization applied from entering to leaving, again and again: ``put`` applies it and returns what undoes it.
 
@@ -187,8 +195,15 @@ class Change:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         back, self._back = self._back, None
-        if back is not None:
+        if back is None:
+            return
+        try:
             back()
+        except BaseException as own:
+            NotUndone.causes.append(f"{type(own).__name__}: {own}")
+            if not isinstance(own, Exception):  # the user's key
+                raise
+            raise NotUndone(f"it cannot be undone: {NotUndone.causes[-1]}") from own
 
 
 class CombinedChange:
@@ -229,7 +244,7 @@ class CombinedChange:
                 self._inside.pop().__exit__(kind, error, at)
             except BaseException as own:
                 raised = raised or own
-        if raised is not None and error is None:
+        if isinstance(raised, NotUndone) or (raised is not None and error is None):
             raise raised
 
 

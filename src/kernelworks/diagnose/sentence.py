@@ -228,7 +228,7 @@ def unmodelled_ops(hotspots: Sequence[Hotspot]) -> tuple[str, ...]:
             calls, seconds = total.get(hotspot.op, (0, 0.0))
             total[hotspot.op] = (calls + hotspot.calls, seconds + hotspot.seconds)
     ordered = sorted(total.items(), key=lambda item: -item[1][1])
-    return tuple(f"{op}: {calls} calls, {_time(seconds)}" for op, (calls, seconds) in ordered)
+    return tuple(f"{op}: {calls} call{'s' * (calls != 1)}, {_time(seconds)}" for op, (calls, seconds) in ordered)
 
 
 def findings(problems: Mapping[str, Problem], wall: float) -> tuple[str, ...]:

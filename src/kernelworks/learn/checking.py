@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,12 @@ def _check_cuda(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult
     return CheckResult(exercise.name, "right", verdict, untimed=UNTIMED_REASON if timed else "", printed=printed)
 
 
+def _refused_by_compiler(compiled: Future[list[str]] | None) -> tuple[CompilerMessage, ...]:
+    """What Triton's compiler has against a file that is wrong in the interpreter: it may be the reason."""
+    error = compiled.exception() if compiled else None
+    return error.messages if isinstance(error, NotCompiled) else ()
+
+
 def _check_triton(exercise: Exercise, source: Path, *, timed: bool) -> CheckResult:
     try:
         with ThreadPoolExecutor() as pool:  # both processes spend their time on loading
@@ -206,7 +212,8 @@ def _check_triton(exercise: Exercise, source: Path, *, timed: bool) -> CheckResu
             if found.refused:
                 return CheckResult(exercise.name, "not compiled", messages=found.refused)
             if not found.verdict.right:
-                return CheckResult(exercise.name, "wrong", found.verdict, printed=found.printed)
+                notes = _refused_by_compiler(compiled)
+                return CheckResult(exercise.name, "wrong", found.verdict, notes=notes, printed=found.printed)
             takes = compiled.result()[0] if compiled else ""
     except NotCompiled as refused:
         return CheckResult(exercise.name, "not compiled", messages=refused.messages)

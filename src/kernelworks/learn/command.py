@@ -331,7 +331,7 @@ def check_file(exercise: Exercise, progress: Progress, *, json: bool) -> bool:
             if message.code:
                 _say(f"       {message.code}")
             if message.plain:
-                _say(f"       g++: {message.text}", "dim")
+                _say(f"       {'Triton' if exercise.language == 'triton' else 'g++'}: {message.text}", "dim")
         _say(_mend(exercise, path), "dim")
         return False
     for line in result.printed.splitlines()[:MOST_PRINTED_LINES]:

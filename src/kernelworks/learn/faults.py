@@ -22,6 +22,7 @@ STACK_BYTES = 1 << 20  # round the top of the stack: what is touched there was t
 GENERAL_PROTECTION = 128  # the code of a fault that has no address, such as of an aligned load elsewhere
 MOST_APART = 32  # elements: what is wrong at such a distance is told by it
 ORDINALS = {2: "second", 3: "third"}
+MANY, HALF_NEAR = 8, 2.0**-8  # elements; of the largest one: what a few roundings to float16 are off by
 HANG, DIVIDED = 26, 8  # SIGVTALRM, SIGFPE
 
 
@@ -396,6 +397,21 @@ def _rounding(failed: Sequence[Observation]) -> str:
     )
 
 
+def _half_digits(seen: Observation) -> str:
+    """A float32 output whose numbers are all numbers of float16, near the right ones, which are not."""
+    for name, got in seen.outputs.items():
+        want = np.asarray(seen.expected[name], np.float64)
+        if got.dtype != np.float32 or got.size < MANY or not (np.isfinite(got) & np.isfinite(want)).all():
+            continue
+        with np.errstate(over="ignore"):
+            are_half = (got.astype(np.float16) == got).all() and (
+                want.astype(np.float16) != want.astype(np.float32)
+            ).any()
+        if are_half and (np.abs(got - want) <= HALF_NEAR * np.abs(want).max()).all():
+            return f"{name} has the digits of float16 alone: a sum or a product on the way is float16, float32 is due"
+    return ""
+
+
 def _kept(failed: Sequence[Observation]) -> str:
     """The first array that is to be changed, and holds after every call what it held before."""
     for name in failed[0].outputs:
@@ -454,6 +470,7 @@ def judge(seen: Sequence[Observation], reference: Reference) -> Verdict:
     alone = {one.case.alone for one in failed}
     sentence = (
         _mistake(seen, failed, reference) or (alone.pop() if len(alone) == 1 else "") or _kept(failed)
+        or _half_digits(first)
         or _not_numbers(first) or ("" if far else _rounding(failed)) or _plain(first)
     )  # fmt: skip
     detail = f"with {first.case.about}: {_detail(first)}"

@@ -22,6 +22,7 @@ from kernelworks.build.cache import BuildError
 from kernelworks.learn.compiling import CompilerMessage, NotCompiled
 from kernelworks.learn.exercise import Exercise
 from kernelworks.learn.faults import Verdict
+from kernelworks.learn.triton_words import in_triton_words
 from kernelworks.learn.worker_process import Attempt, Report, printed_in, run_worker
 
 __all__ = ["UNTIMED_REASON", "TritonCheck", "check_triton_files", "check_triton_texts", "compile_triton_files"]
@@ -42,7 +43,8 @@ class TritonCheck:
 
 def _message(refused: dict[str, Any], path: Path) -> CompilerMessage:
     line, code = int(refused["line"]), path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return CompilerMessage(line, str(refused["text"]), code[line - 1].strip() if 0 < line <= len(code) else "")
+    said, own = str(refused["text"]), code[line - 1].strip() if 0 < line <= len(code) else ""
+    return CompilerMessage(line, said, own, in_triton_words(said, own))
 
 
 def _run(

@@ -21,6 +21,7 @@ from triton.compiler.errors import CompilationError
 from kernelworks.build.triton import Kernel, compiling
 from kernelworks.learn.case import Columns, Output, Rows, State, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
+from kernelworks.learn.triton_autotuning import configured_by_inputs
 from kernelworks.learn.triton_worker import RefusedFile, file_line, function_of
 
 __all__ = ["compile_file"]
@@ -109,6 +110,7 @@ def main() -> None:
     out = os.fdopen(int(sys.argv[1]), "w", buffering=1, encoding="utf-8")
     task = json.loads(sys.stdin.read())
     triton.runtime.jit.JITFunction.run = _compile_launch
+    configured_by_inputs()
     for index, (folder, path) in enumerate(task["attempts"]):
         out.write(json.dumps({"attempt": index}) + "\n")
         try:

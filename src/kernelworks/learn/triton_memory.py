@@ -23,11 +23,13 @@ from torch.overrides import TorchFunctionMode
 
 from kernelworks.learn.case import Array
 from kernelworks.learn.faults import element
-from kernelworks.learn.triton_sentences import Access, KernelFault, outside_sentence, race_sentence
+from kernelworks.learn.triton_sentences import Access, KernelFault, idle_sentence, outside_sentence, race_sentence
+from kernelworks.learn.triton_words import joined_masks
 
 __all__ = ["HostCalls", "Memory", "Region", "region_of", "watched_by"]
 
 NOBODY, SEVERAL, ATOMIC = -1, -2, -3
+MOST_IDLE = 1000  # programs in a row without an element: no launch for a whole card has so many
 HOST_TENSOR = "a tensor that host code made"
 # What host code may do to tensors: make memory, look at it, and hand it over. The kernel computes.
 UNSET_MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -101,7 +103,7 @@ class Memory:
         self.held: list[Tensor] = []  # so that an address has one name in a call
         self.undefined_line = 0  # of a load whose lanes that are off hold anything
         self.loads = self.atomics = self.launches = 0
-        self.program, self.grid = 0, (1, 1, 1)
+        self.program, self.grid, self.idle = 0, (1, 1, 1), 0  # idle: programs in a row that touched no element
         self.tf32_line = 0  # of a product of float32 that a GPU does in TF32
 
     def line(self) -> int:
@@ -125,6 +127,7 @@ class Memory:
                     region.name = name
         for region in self.regions:
             region.forget_programs()
+        self.idle = 0
 
     def add_host_memory(self, tensor: Tensor, *, is_set: bool) -> None:
         """Memory that host code asked for: in it is what it says, or what was there before."""
@@ -146,6 +149,7 @@ class Memory:
         shape = np.broadcast_shapes(addresses.shape, mask.shape)
         on = np.broadcast_to(mask, shape).reshape(-1).astype(bool)
         flat = np.broadcast_to(addresses, shape).reshape(-1).astype(np.int64)[on]
+        self.idle = 0 if flat.size else self.idle
         given = None if values is None else np.broadcast_to(values, shape).reshape(-1)[on]
         if deed == "reads":
             self.loads += flat.size
@@ -173,7 +177,8 @@ class Memory:
             raise KernelFault(
                 f"line {access.line} {access.deed} between the rows of {region.name}, where {region.element(slot)} "
                 f"would be: {region.name} is {' x '.join(map(str, region.shape))}, and its rows begin "
-                f"{max(region.strides)} elements apart. What lies between belongs to somebody else",
+                f"{max(region.strides)} elements apart. What lies between belongs to somebody else"
+                + self._joined(access),
                 access.line,
             )
         if access.deed != "reads" and region.is_input:
@@ -217,6 +222,10 @@ class Memory:
         if read.any():
             slot = int(slots[read][0])
             raise KernelFault(race_sentence(access, region.element(slot), None, 0), access.line)
+
+    def _joined(self, access: Access) -> str:
+        said = joined_masks((self.code(access.line) or [""])[-1])
+        return f". {said}" if said else ""
 
     def _twice(self, access: Access, region: Region, slots: Array, values: Array) -> None:
         order = np.argsort(slots, kind="stable")
@@ -323,6 +332,9 @@ def watched_by(memory: Memory) -> Any:
     def begin_program(self: Any, x: int, y: int, z: int) -> None:
         memory.grid = tuple(self.grid_dim)
         memory.program = (x * memory.grid[1] + y) * memory.grid[2] + z
+        memory.idle += 1
+        if memory.idle > MOST_IDLE:
+            raise KernelFault(idle_sentence(memory.grid, memory.program - MOST_IDLE), 0)
         own["set_grid_idx"](self, x, y, z)
 
     def dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *more: Any) -> Any:

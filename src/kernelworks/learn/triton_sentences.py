@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelworks.learn.emulator.advice import condition_advice
+from kernelworks.learn.triton_words import joined_masks
 
 __all__ = [
     "Access",
     "KernelFault",
+    "idle_sentence",
     "order_sentence",
     "outside_sentence",
     "race_sentence",
@@ -19,6 +21,7 @@ __all__ = [
 ]
 
 ATOMIC = -3
+FAR = 1 << 30  # elements: no array of a check is that large
 
 
 class KernelFault(Exception):
@@ -57,7 +60,8 @@ def _advice(access: Access, code: Sequence[str] = ()) -> str:
     what = {"reads": "tl.load", "writes": "tl.store"}.get(access.deed, "tl.atomic_add")
     if not access.has_mask:
         return f"{what} has no mask: a block that is not full needs one, such as mask=offsets < n"
-    return f"The mask {condition_advice(code) or 'lets them through'}"
+    joined = joined_masks(code[-1]) if code else ""
+    return joined or f"The mask {condition_advice(code) or 'lets them through'}"
 
 
 def outside_sentence(access: Access, regions: Sequence[Any], address: int, lanes: int, code: Sequence[str]) -> str:
@@ -71,16 +75,18 @@ def outside_sentence(access: Access, regions: Sequence[Any], address: int, lanes
     slot = (address - near.first) // near.itemsize
     if slot < 0:
         count = f"{-slot} element{'s' if slot < -1 else ''}"
-        return f"{line} {count} before the beginning of {near.name} ({many}). {_advice(access)}"
+        if -slot > FAR:
+            return f"{line} far outside of every array ({many}). {_advice(access, code[-1:])}"
+        return f"{line} {count} before the beginning of {near.name} ({many}). {_advice(access, code[-1:])}"
     if len(near.shape) == 1:
         last = near.shape[0] - 1
-        advice = _advice(access, code if slot == last + 1 else ())
+        advice = _advice(access, code if slot == last + 1 else code[-1:])
         size = f"{near.name} has {near.shape[0]} elements, the last is {near.name}[{last}]"
         return f"{line} {near.name}[{slot}], outside of the array: {size} ({many}). {advice}"
     over = slot - near.count + 1
     size = f"{near.name} is {' x '.join(map(str, near.shape))}"
     beyond = f"{over} element{'s' if over > 1 else ''} beyond the end of {near.name}"
-    return f"{line} {beyond}: {size} ({many}). {_advice(access)}"
+    return f"{line} {beyond}: {size} ({many}). {_advice(access, code[-1:])}"
 
 
 def race_sentence(access: Access, name: str, writer: int | None, line: int) -> str:
@@ -95,6 +101,15 @@ def race_sentence(access: Access, name: str, writer: int | None, line: int) -> s
     return (
         f"a race: {first}; {access.program_name} {access.deed} it in line {access.line}{whole}; nothing orders the "
         "programs of a launch. Give each program elements of its own, or end the launch between the two"
+    )
+
+
+def idle_sentence(grid: Sequence[int], first: int) -> str:
+    """A launch with far more programs than blocks of elements."""
+    programs = grid[0] * grid[1] * grid[2]
+    return (
+        f"the launch has {programs} programs, of which those from {program_words(first, grid)} on have no element. A "
+        "grid counts programs, each of which does a block: triton.cdiv(n, BLOCK)"
     )
 
 

@@ -26,8 +26,10 @@ from kernelworks.learn.buffers import PATTERNS, place_case
 from kernelworks.learn.case import Array, Case, Columns, Reference, Rows, exact_arguments, load_reference
 from kernelworks.learn.exercise import Exercise, load_exercise
 from kernelworks.learn.faults import Observation, Verdict, describe_elements, element, judge
+from kernelworks.learn.triton_autotuning import configured_by_inputs
 from kernelworks.learn.triton_memory import Memory, region_of, watched_by
 from kernelworks.learn.triton_sentences import KernelFault, order_sentence, tf32_sentence, undefined_sentence
+from kernelworks.learn.triton_words import in_triton_words
 from kernelworks.learn.worker import close_buffers, differing_bits, observe
 from kernelworks.learn.worker_process import PRINT_MARK
 from kernelworks.machine.source_module import execute_file
@@ -129,8 +131,10 @@ def _fault(error: BaseException, path: str) -> KernelFault:
         now = now.__cause__
     if isinstance(now, KernelFault):
         return KernelFault(now.sentence, now.line or line)
-    said = str(now).strip().splitlines() or [""]
-    return KernelFault(f"line {line} ends with {type(now).__name__}: {said[0]}", line)
+    said = f"{type(now).__name__}: {(str(now).strip().splitlines() or [''])[0]}"
+    code = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    plain = in_triton_words(said, code[line - 1] if 0 < line <= len(code) else "")
+    return KernelFault(f"line {line} ends with {said}" + (f". Here: {plain}" if plain else ""), line)
 
 
 def _undefined(runner: _Runner, case: Case, seen: Observation) -> str:
@@ -227,6 +231,7 @@ def main() -> None:
     task = json.loads(sys.stdin.read())
     try:
         cut_costs()
+        configured_by_inputs()
         np.seterr(all="ignore")
         signal.signal(signal.SIGVTALRM, _time_out)
         for index, (folder, path) in enumerate(task["attempts"]):

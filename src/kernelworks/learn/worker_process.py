@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kernelworks.learn.faults import Verdict
@@ -23,7 +24,7 @@ PRINT_MARK = "\x1e"  # stands before a case's name in what the functions print
 LIBRARY_WORDS = re.compile(r"^/\S+:\d+: .*Assertion '.*' failed\.\n?", re.M)  # of C++'s own, which the verdict says
 MOST_PRINTED_BYTES = 600  # of what a function prints in one call
 MOST_READ_BYTES = 1 << 23  # of what it prints in all calls
-PATIENCE_S = 60.0  # without a word from the worker: it waits for a lock that nobody lets go
+PATIENCE_S = 60.0  # without a word from the worker: of its own time, or of rest, as where nobody lets a lock go
 
 
 @dataclass
@@ -56,7 +57,7 @@ def run_worker(
     variables: Mapping[str, str] | None = None,
 ) -> Report:
     """What the worker says of each attempt, the times, and the error that ended it. A worker that says nothing for
-    long is killed: what it waits for does not come."""
+    long is killed if it rests, since what it waits for does not come, or has worked all that time."""
     reading, writing = os.pipe()
     command = [sys.executable, "-m", module, str(writing)]
     single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -67,7 +68,7 @@ def run_worker(
     )  # fmt: skip
     os.close(writing)
     report = Report([Attempt() for _ in range(count + 1)])
-    timer = [_end_later(worker)]
+    patience = _Patience(worker)
     try:
         assert worker.stdin is not None
         worker.stdin.write(json.dumps(task))
@@ -75,8 +76,7 @@ def run_worker(
         now = report.attempts[0]
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                timer.pop().cancel()
-                timer.append(_end_later(worker))
+                patience.begin_anew()
                 said = json.loads(line)
                 if "attempt" in said:
                     now = report.attempts[said["attempt"]]
@@ -97,7 +97,7 @@ def run_worker(
                 elif "error" in said:
                     report.error = said["error"]
     finally:
-        timer.pop().cancel()
+        patience.end()
         _kill(worker)
         worker.wait()
     printed.seek(0)
@@ -123,8 +123,46 @@ def _kill(worker: subprocess.Popen[str]) -> None:
         return
 
 
-def _end_later(worker: subprocess.Popen[str]) -> threading.Timer:
-    timer = threading.Timer(PATIENCE_S, _kill, (worker,))
-    timer.daemon = True
-    timer.start()
-    return timer
+def _used(group: int) -> tuple[float, bool]:
+    """The processor's time in seconds that a group of processes has used, and whether one of them runs or would if it
+    had a core."""
+    ticks, runs = 0, False
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[2]) == group:
+            ticks += sum(int(field) for field in fields[11:15])
+            runs |= fields[0] in (b"R", b"D")
+    return ticks / os.sysconf("SC_CLK_TCK"), runs
+
+
+class _Patience:
+    """Ends a worker that says nothing and does nothing. On a machine whose cores others have it may be silent for
+    minutes."""
+
+    def __init__(self, worker: subprocess.Popen[str]) -> None:
+        self._worker, self._said, self._over = worker, threading.Event(), False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def begin_anew(self) -> None:
+        self._said.set()
+
+    def end(self) -> None:
+        self._over = True
+        self._said.set()
+
+    def _watch(self) -> None:
+        begun = before = 0.0
+        while not self._over:
+            if self._said.wait(PATIENCE_S):
+                self._said.clear()
+                begun = before = -1.0
+                continue
+            used, runs = _used(self._worker.pid)
+            begun, rests = (used if begun < 0 else begun), used == before and not runs
+            if rests or used - begun >= PATIENCE_S:
+                _kill(self._worker)
+                return
+            before = used

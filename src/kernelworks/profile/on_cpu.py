@@ -214,7 +214,6 @@ def observe(
         loud=plain.loud or profiled.loud,
         looking_s=max(0.0, min(looking) - wall),
         collected=statistics.median(p.collected for p in plain.samples),
-        children=statistics.median(p.children for p in plain.samples),
     )
     own = timeline.tail + sum(max(0.0, moment.gap - floors.gap) for moment in timeline.moments)
     if own < NOTABLE_GAPS * wall:

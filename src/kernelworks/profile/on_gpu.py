@@ -136,14 +136,8 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
         timeline = fit_timeline(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
     looking = time.perf_counter() - begun - wall
     collected = statistics.median(p.collected for p in plain.samples)
-    children = statistics.median(p.children for p in plain.samples)
     return dataclasses.replace(
-        timeline,
-        noise=plain.noise,
-        loud=plain.loud,
-        looking_s=max(0.0, looking),
-        collected=collected,
-        children=children,
+        timeline, noise=plain.noise, loud=plain.loud, looking_s=max(0.0, looking), collected=collected
     )
 
 

@@ -18,7 +18,7 @@ from torch.autograd import profiler
 
 from kernelworks.machine import environment
 
-__all__ = ["Surroundings", "read_random_state", "restore_random_state"]
+__all__ = ["Surroundings", "read_random_state", "read_settings", "restore_random_state", "restore_settings"]
 
 MOST_BYTES = 1 << 30  # At most so many bytes of arguments are kept to be put back.
 
@@ -42,7 +42,7 @@ class Surroundings:
     def __enter__(self) -> Surroundings:
         if profiler._is_profiler_enabled:
             raise RuntimeError("torch's profiler is running in this process, and diagnose needs it: end it first")
-        self._settings = _settings()
+        self._settings = read_settings()
         self._random = read_random_state()
         self._signals = _signals()
         self._environment = environment.variables()
@@ -53,11 +53,11 @@ class Surroundings:
 
     def mark(self) -> None:
         """What is set from here on is set by what is tried on the program (compilers set the limit of recursion)."""
-        self._marked = _settings(), _signals()
+        self._marked = read_settings(), _signals()
 
     def look(self) -> tuple[str, ...]:
         """What the program has changed since, in words."""
-        now, handlers = self._marked or (_settings(), _signals())
+        now, handlers = self._marked or (read_settings(), _signals())
         lines = [
             f"the program set {name} from {_short(was)} to {_short(now[name])}: put back"
             for name, was in self._settings.items()
@@ -83,10 +83,7 @@ class Surroundings:
         return tuple(lines)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        now = _settings()
-        for name, was in self._settings.items():
-            if now[name] != was:
-                SETTINGS[name][1](was)
+        restore_settings(self._settings)
         restore_random_state(self._random)
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._signals.items():
@@ -145,6 +142,10 @@ def _folder() -> str:
         return ""
 
 
+def _set_cudnn_benchmark(on: bool) -> None:
+    torch.backends.cudnn.benchmark = on
+
+
 # Name -> how to read it, how to put it back.
 SETTINGS: dict[str, tuple[Any, Any]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -154,15 +155,34 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         lambda: torch.is_autocast_enabled("cpu"),
         lambda on: torch.set_autocast_enabled("cpu", on),
     ),
+    "autocast on the GPU": (
+        lambda: torch.is_autocast_enabled("cuda"),
+        lambda on: torch.set_autocast_enabled("cuda", on),
+    ),
+    "the current GPU": (
+        lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else 0,  # where torch begins
+        lambda number: torch.cuda.set_device(number) if torch.cuda.is_initialized() else None,
+    ),
     "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
     "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }
 
 
-def _settings() -> dict[str, Any]:
+def read_settings() -> dict[str, Any]:
+    """The process's settings, by their names."""
     return {name: read() for name, (read, _) in SETTINGS.items()}
+
+
+def restore_settings(before: dict[str, Any]) -> list[str]:
+    """Puts them back as they were. Returns which were others."""
+    now = read_settings()
+    others = [name for name, was in before.items() if now[name] != was]
+    for name in others:
+        SETTINGS[name][1](before[name])
+    return others
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from kernelworks.measure.clock.child_processes import child_seconds
 from kernelworks.measure.clock.noise import QUIET, WINDOW_S, Noise
 from kernelworks.measure.clock.page_faults import minor_faults
 from kernelworks.profile.call_sites import Survey
@@ -140,7 +139,6 @@ class Timeline(abc.ABC):
     broken: tuple[tuple[str, str], ...] = ()  # where graphs broke: line, reason
     recompiled: tuple[tuple[str, str, int, float], ...] = ()  # line, guard, how often, seconds
     collected: float = 0.0  # seconds of ``wall`` in full collections of garbage
-    children: float = 0.0  # CPU seconds of processes that a run starts
 
     # What the profiler slows here, and by which share profiled and plain runs may differ before it is said.
     slowed: ClassVar[str] = "the program"
@@ -197,24 +195,20 @@ class Timeline(abc.ABC):
 
 @dataclass(frozen=True)
 class PlainRun:
-    """One run without the profiler: seconds, minor page faults, the seconds of full collections of garbage, and the CPU
-    seconds of processes that it started."""
+    """One run without the profiler: seconds, minor page faults, and the seconds of full collections of garbage."""
 
     wall: float
     faults: int
     collected: float = 0.0
-    children: float = 0.0
 
 
 def plain_run(run: Callable[[], Any]) -> PlainRun:
-    children = child_seconds()
     with Collections() as collections:
         faults = minor_faults()
         start = time.perf_counter()
         run()
         wall = time.perf_counter() - start
-        faults = minor_faults() - faults
-    return PlainRun(wall, faults, collections.seconds, child_seconds() - children)
+    return PlainRun(wall, minor_faults() - faults, collections.seconds)
 
 
 def first_run(run: Callable[[], Any], say: Say) -> PlainRun:

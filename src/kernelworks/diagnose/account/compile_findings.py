@@ -14,9 +14,6 @@ from kernelworks.profile.timeline import Timeline
 
 __all__ = ["program_findings"]
 
-IN_CHILDREN = (
-    0.2  # CPU seconds of processes that the program starts, over the wall clock, from which on they are told of
-)
 NOTABLE = 0.02  # a finding takes at least this share of the wall clock
 MOST = 3  # at most so many lines of one kind are named
 PRODUCTS = ("bmm", "baddbmm")
@@ -31,7 +28,7 @@ def program_findings(timeline: Timeline, groups: Sequence[Group]) -> tuple[str, 
         for name, seconds in group.parts.items():
             parts[name] = parts.get(name, 0.0) + seconds
     entries = [entry for group in groups if not group.gap for entry in group.entries]
-    lines = [*_waited(timeline, parts, groups, wall)]
+    lines = [*_waited(parts, groups, wall)]
     if timeline.compiled:
         lines += [*_attention(timeline, entries, wall), *_unfused(entries, wall), *_broken(timeline, wall)]
         lines += _served(_calls_of(timeline))
@@ -73,7 +70,7 @@ def _kernel_calls(calls: Sequence[Call]) -> str:
     return f"{times}{calls[0].op} by {calls[0].kernel} ({ratio}x inductor in its region)"
 
 
-def _waited(timeline: Timeline, parts: dict[str, float], groups: Sequence[Group], wall: float) -> Iterable[str]:
+def _waited(parts: dict[str, float], groups: Sequence[Group], wall: float) -> Iterable[str]:
     waited = parts.get(INPUT, 0.0)
     if waited >= NOTABLE * wall:
         alone = any(group.op.endswith("in this process") for group in groups)
@@ -87,11 +84,6 @@ def _waited(timeline: Timeline, parts: dict[str, float], groups: Sequence[Group]
     exchanged = parts.get(COMMUNICATION, 0.0)
     if exchanged >= NOTABLE * wall:
         yield f"communication between processes takes {_of(exchanged, wall)}"
-    if timeline.children >= IN_CHILDREN * wall and waited + exchanged < NOTABLE * wall:
-        yield (
-            f"processes that the program starts use {timeline.children:.2g} s of CPU time a run: what they "
-            "do is not seen here; diagnose the function that they run"
-        )
 
 
 def _attention(timeline: Timeline, entries: Sequence[Entry], wall: float) -> Iterable[str]:

@@ -44,6 +44,7 @@ STANDING_RUNS = 6  # of the program, beside
 WAITS_SHARE = 0.15  # of that, if all that while its processes do nothing
 REST_S = 60.0  # in which none of its processes ran, and it was not halted: it hangs
 LOOK_S = 5.0  # between two looks at that
+LEAVES_S = 10.0  # for one that was killed
 WORDS = 200
 NO_ROOM, NO_CACHE = "there is no memory for another copy of the program", "inductor's caches are off"
 
@@ -106,6 +107,11 @@ class CompilePool:
     @property
     def running(self) -> list[_Form]:
         return [form for form in self.forms.values() if form.process is not None]
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether something is compiled or built by now that the search may need."""
+        return self.builds.is_running or (bool(self.running) and not self._stands)
 
     @property
     def waiting(self) -> list[_Form]:
@@ -210,7 +216,10 @@ class CompilePool:
         form.mark = f"{self._mark} {len([other for other in self.forms.values() if other.mark])}."
         paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
         threads = str(max(1, int(usable_cores() // max(1, self.most))))
-        form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        try:
+            form.errors = tempfile.TemporaryFile()  # noqa: SIM115  (`_ended` closes it)
+        except OSError:  # no disk is left: nobody will know why it ended
+            form.errors = open(os.devnull, "w+b")  # noqa: SIM115
         with theirs:
             form.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(kept_input())],
@@ -230,7 +239,8 @@ class CompilePool:
         assert form.process is not None and form.ours is not None and form.errors is not None
         pid = form.process.pid
         ProcessTree(f"{MARK}={form.mark}", lambda: [pid]).end()
-        form.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+            form.process.wait(LEAVES_S)
         form.ours.close()
         said = next(json_messages(line.decode(errors="replace") for line in form.heard.split(b"\n") if line), None)
         if said is not None and said["kind"] == "compiled":

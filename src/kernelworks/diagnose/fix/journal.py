@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
     from kernelworks.records import Diagnosis
 
-__all__ = ["DeviceLost", "Journal", "State", "as_state", "device_fault", "most_silent_s", "tries_of"]
+__all__ = ["Journal", "ProcessSpoilt", "State", "as_state", "device_fault", "most_silent_s", "tries_of"]
 
 RESTS_S = 20.0  # in which a trial's processes may do nothing
 SILENT_SHARE = 0.6  # of the rest of the budget, in which a trial may be at work and say nothing
@@ -36,8 +36,8 @@ SILENT_S, SILENT_RUNS = 60.0, 3  # at the least, and runs of the program beside
 State = dict[str, Any]  # of JSON's types
 
 
-class DeviceLost(Exception):
-    """The device answers no more, whatever is asked of it: nothing else can be tried in this process."""
+class ProcessSpoilt(Exception):
+    """The process is not what it was, and cannot be put back: nothing else can be tried in it."""
 
 
 class Journal:
@@ -56,12 +56,12 @@ class Journal:
     def note_outcome(self, search: Search) -> None:
         """It has ended."""
 
-    def note_limit(self, seconds: float) -> None:
-        """A step of it begins that may take so many seconds; 0 as it has ended."""
+    def note_limit(self, seconds: float, cause: str = "") -> None:
+        """A step of it begins that may take so many seconds, else ``cause`` is why it failed; 0 as it has ended."""
 
-    def give_up(self) -> NoReturn:
-        """The device is lost."""
-        raise DeviceLost("the device was lost")
+    def give_up(self, why: str) -> NoReturn:
+        """The process is spoilt."""
+        raise ProcessSpoilt(why)
 
 
 def most_silent_s(search: Search, one: Try) -> Silence:

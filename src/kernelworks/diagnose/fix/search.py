@@ -36,7 +36,8 @@ from kernelworks.diagnose.fix.calibrate import calibrate
 from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.fix.duels import duel, is_awaited, is_close_rival, is_raced
 from kernelworks.diagnose.fix.forms_of_tries import FormsOfTries
-from kernelworks.diagnose.fix.journal import DeviceLost, Journal, State, device_fault
+from kernelworks.diagnose.fix.guarded_trial import RUNS, LeftBehind, guard_trial
+from kernelworks.diagnose.fix.journal import Journal, ProcessSpoilt, State
 from kernelworks.diagnose.fix.order import (
     SETTINGS,
     groups_of_tries,
@@ -61,7 +62,6 @@ from kernelworks.diagnose.optimization import (
     Impossible,
     Optimization,
     Promise,
-    Rejected,
     Scene,
 )
 from kernelworks.measure.clock.noise import SampledWindows, far_apart
@@ -107,6 +107,7 @@ class Search:
     reports: list[CompilerReport] = field(default_factory=list)  # files that show where a compiler was wrong
     last: Try | None = None  # that was applied: verified and measured with all that is
     steps: list[SearchStep] = field(default_factory=list)
+    left_behind: LeftBehind | None = None  # by trials, in this process
 
     def __post_init__(self) -> None:
         self.forms = FormsOfTries(self)
@@ -123,10 +124,13 @@ class Search:
                 wall, wall, ended=f"the budget was too small: {over}", against="", budget_s=self.budget_s,
                 needs_s=over.needs_s or MORE * self.budget_s, noise_s=noise_of(self.walls),
             )  # fmt: skip
-        except DeviceLost as lost:
-            return so_far(self, f"the search ended early: {lost}")
+        except ProcessSpoilt as why:
+            return so_far(self, f"the search ended early: {why}")
         except Exception as error:  # the program's, changed or run once too often, or ours: the diagnosis stands
             refused = f"the search failed: {self.doing}: {in_a_line(error)}"
+        finally:
+            if self.left_behind is not None:
+                self.left_behind.close()
         self.kept = []
         wall, note = statistics.median(self.walls), "every module is as it was, and the rest of the diagnosis holds"
         return fix_record(wall, wall, notes=(note,), agrees=False, refused=refused)
@@ -137,9 +141,10 @@ class Search:
         self.say(with_budget(what, getattr(self, "scene", None)))
 
     @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """A step that is ended with its process if it takes longer, where the search has a process of its own."""
-        self.journal.note_limit(seconds)
+    def within(self, seconds: float, cause: str = "") -> Iterator[None]:
+        """A step that is ended with its process if it takes longer, where the search has a process of its own.
+        ``cause``: what is wrong then, if it is not just the budget."""
+        self.journal.note_limit(seconds, cause)
         try:
             yield
         finally:
@@ -157,6 +162,7 @@ class Search:
             allow=frozenset(self.allow), say=self.step, within=self.within, optimizers=roots.optimizers,
         )  # fmt: skip
         self.place = place(scene.device)
+        self.left_behind = LeftBehind(program.run)
         self.outcomes = history.read_outcomes(self.place)
         if self.plan is not None:
             self._planned(self.plan)
@@ -367,35 +373,7 @@ class Search:
 
     def guard_trial(self, one: Try, act: Callable[[], None]) -> None:
         """What goes wrong is the reason why the candidate is rejected or not tried."""
-        assert self.scene.budget is not None
-        kept = list(self.kept)
-        self.journal.note_trial(self, one)
-        self._attempt(one, act)
-        fault = device_fault()
-        if fault:
-            one.why, one.rejected, one.applied = f"the device was lost: {fault}", True, False
-            self.kept = [other for other in kept if other is not one]
-        self.journal.note_outcome(self)
-        if fault:
-            self.journal.give_up()
-
-    def _attempt(self, one: Try, act: Callable[[], None]) -> None:
-        one.needs_s = 0.0
-        try:
-            act()
-        except BudgetExceeded as over:
-            one.why = f"the budget was too small: {over}"
-            one.needs_s = over.needs_s or MORE * self.budget_s
-            self.over.append(one)
-        except Impossible as why:
-            one.why, one.promise = str(why), why.instead or one.promise
-            one.rejected = one.rejected or isinstance(why, Rejected)
-        except Exception as error:
-            one.why, one.rejected = f"{self.doing}: {in_a_line(error)}", True
-        except (KeyboardInterrupt, SystemExit) as error:
-            if not self.journal.isolated:  # the user's own key, or the program's exit
-                raise
-            one.why, one.rejected = f"{self.doing}: it raised {type(error).__name__}", True
+        guard_trial(self, one, act)
 
     def _measured(self, one: Try) -> None:
         """Puts it in place where it belongs, and makes anew what comes on top of it."""
@@ -444,6 +422,8 @@ class Search:
         gained, beside = gain > noise and not theirs, rest if self.plan is None else self.tried
         with untimed_section():
             wrong, report = check_compiled(scene, one, together, beside) if gained else ("", None)
+        assert self.left_behind is not None
+        wrong = self.left_behind.put_back(runs=time_is_left(scene, RUNS)) or wrong
         self.reports += [report] if report is not None else []
         one.applied = gained and not wrong
         one.rejected = not one.applied

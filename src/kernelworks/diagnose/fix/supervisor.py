@@ -28,7 +28,7 @@ from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
-from kernelworks.diagnose.fix.worker import DEVICE_LOST
+from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
@@ -47,7 +47,7 @@ MOST_DEATHS = 8  # then the search ends with what it has
 LOOK_S = 0.25  # between two looks at the worker's memory and time
 LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it imports torch before
 LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
-LEAVE_S = 10.0  # for a worker that has said all to end by itself
+LEAVE_S = 10.0  # for a worker that has said all, or was killed, to end
 INTERRUPTED_CAUSE = "it was interrupted"
 AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
 
@@ -238,7 +238,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
     """What one worker finds; None if it has ended before its time, of which ``progress`` has the cause then."""
     begun, silent = time.monotonic(), True
     with _worker(request, progress) as (process, messages):
-        limit = WorkerLimit(process.pid, lambda: pool.builds.is_running)
+        limit = WorkerLimit(process.pid, lambda: pool.is_at_work)
         pool.tell = messages.send
 
         def is_over() -> bool:
@@ -265,7 +265,9 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                 progress.state, progress.trial_at_s = message["state"], round(progress.searched_s(), 2)
                 limit.begin(Silence(**message["silence"]))
             elif kind == "within":
-                limit.within(message["seconds"])
+                limit.within(message["seconds"], message["cause"])
+            elif kind == "spoilt":
+                limit.cause = message["why"]
             elif kind == "end":
                 progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])
                 limit.end()
@@ -279,8 +281,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                     process.wait(max(0.0, min(LEAVE_S, progress.seconds_left)))
                 return build_record(Diagnosis, message["diagnosis"])
         if not limit.cause:
-            code = process.wait()
-            limit.cause = _ending(code)
+            limit.cause = _cause_of_end(process)
         progress.is_over = limit.is_budget
         progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget or limit.is_part else 0.0)
     return None
@@ -307,7 +308,8 @@ def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.P
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it: the fix does not wait for that
+                process.wait(LEAVE_S)
 
 
 def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
@@ -353,10 +355,18 @@ class Messages:
             yield from json_messages(line.decode() for line in whole)
 
 
+def _cause_of_end(process: subprocess.Popen[bytes]) -> str:
+    """Why nothing more is heard of a worker: as a rule it has ended."""
+    try:
+        return _ending(process.wait(LEAVE_S))
+    except subprocess.TimeoutExpired:
+        return "nothing can be heard of it any more, and its process was ended"
+
+
 def _ending(code: int) -> str:
     """How a process ended, in words."""
-    if code == DEVICE_LOST:
-        return "the device was lost"
+    if code == SPOILT:
+        return "its process could not be put back as it was"
     if code >= 0:
         return f"its process exited with code {code}"
     try:

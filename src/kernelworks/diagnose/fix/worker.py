@@ -32,9 +32,9 @@ from kernelworks.report.terminal import Notice
 if TYPE_CHECKING:
     from kernelworks.diagnose.fix.search import Search
 
-__all__ = ["DEVICE_LOST", "main"]
+__all__ = ["SPOILT", "main"]
 
-DEVICE_LOST = 75  # the exit code of a worker whose device is lost
+SPOILT = 75  # the exit code of a worker that says that it is not what it was
 
 
 class WorkersJournal(Journal):
@@ -53,15 +53,16 @@ class WorkersJournal(Journal):
             self.note_outcome(search)
         self._channel.send("begin", state=as_state(search, one), silence=most_silent_s(search, one)._asdict())
 
-    def note_limit(self, seconds: float) -> None:
-        self._channel.send("within", seconds=seconds)
+    def note_limit(self, seconds: float, cause: str = "") -> None:
+        self._channel.send("within", seconds=seconds, cause=cause)
 
     def note_outcome(self, search: Search) -> None:
         self._first = False
         self._channel.send("end", state=as_state(search), fix=so_far(search))
 
-    def give_up(self) -> NoReturn:
-        os._exit(DEVICE_LOST)
+    def give_up(self, why: str) -> NoReturn:
+        self._channel.send("spoilt", why=why)
+        os._exit(SPOILT)
 
 
 def main() -> None:

@@ -38,14 +38,14 @@ class WorkerLimit:
     or CUDA among them has all the time there is.
     """
 
-    def __init__(self, pid: int, is_building: Callable[[], bool] = lambda: False) -> None:
-        """``is_building``: whether something is built beside that it may wait for, in silence."""
+    def __init__(self, pid: int, may_wait: Callable[[], bool] = lambda: False) -> None:
+        """``may_wait``: whether others of ours are at work beside, for which it may wait and do nothing."""
         self.cause, self.is_budget, self.is_part = "", False, False
         self.rested_s = 0.0  # for which all its processes have rested by now
-        self._is_building = is_building
+        self._may_wait = may_wait
         self._pid, self._most_bytes = pid, MEMORY_SHARE * available_bytes()
         self._silence: Silence | None = None  # none before the first trial
-        self._most_s = 0.0  # of one step that has a limit of its own
+        self._most_s, self._else = 0.0, ""  # of one step that has a limit of its own
         self._hear()
 
     def begin(self, silence: Silence) -> None:
@@ -53,9 +53,10 @@ class WorkerLimit:
         self._silence, self._most_s = silence, 0.0
         self._hear()
 
-    def within(self, seconds: float) -> None:
-        """A step of it begins that may be at work for so long, whatever it says; 0 as it has ended."""
-        self._most_s = seconds
+    def within(self, seconds: float, cause: str = "") -> None:
+        """A step of it begins that may be at work for so long, whatever it says; 0 as it has ended. ``cause``: what is
+        wrong if it takes longer; "" if only its part of the budget is over."""
+        self._most_s, self._else = seconds, cause
         self._hear()
 
     def progress(self) -> None:
@@ -86,19 +87,24 @@ class WorkerLimit:
 
     def _look(self, now: float, silence: Silence) -> None:
         self._looked_at, tree = now, tree_now(self._pid)
-        compiles = tree.compiles or self._is_building()
+        works = tree.compiles or tree.awake or self._may_wait()
         if self._cpu_seen < 0:
             self._cpu_at_first, self._cpu_seen, self._ran_at = tree.cpu_s, tree.cpu_s, now
-        elif compiles or tree.awake or tree.cpu_s - self._cpu_seen > IDLE_SHARE * (now - self._ran_at):
+        elif works or tree.cpu_s - self._cpu_seen > IDLE_SHARE * (now - self._ran_at):
             self._cpu_seen, self._ran_at = tree.cpu_s, now
         self.rested_s = now - self._ran_at
-        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first + QUIET_S
+        silent_s, had_s = now - self._heard_at, tree.cpu_s - self._cpu_at_first
         if self.rested_s > silence.rests_s:
             self.cause = f"it hung: for {self.rested_s:.0f} s its processes did nothing, and it was ended"
-        elif compiles:
+        elif tree.compiles:
             return
         elif self._most_s and min(silent_s, had_s) > self._most_s:
-            self.cause, self.is_part = f"it was ended after {silent_s:.0f} s, its part of the budget", True
+            self.is_part = not self._else
+            self.cause = (
+                f"{self._else} for {silent_s:.0f} s, and its process was ended"
+                if self._else
+                else f"it was ended after {silent_s:.0f} s, its part of the budget"
+            )
         elif min(silent_s, had_s) > silence.works_s:
             self.is_part = silence.compiles
             self.cause = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kernelworks.contract.error_model import SUM_STDDEVS
 from kernelworks.diagnose.sites.modules import Sample, kind_of
 from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
+from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_values
 from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
 from kernelworks.machine import memory
@@ -38,6 +40,10 @@ FLOAT64, ROUNDING = "float64", "the original's own rounding"
 NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
 GRADIENT = "gradient of "  # how the name of a gradient begins
 DRAWS = 3  # so many runs have their results perturbed
+MORE_DRAWS = (
+    8  # so many before 16 bits are rejected: where few roundings make the error, the most of few is often small
+)
+OF_MANY = 1.3  # times the median, the most of MORE_DRAWS norms of many independent errors
 TIES = 8  # so many if integers are compared
 
 
@@ -91,9 +97,10 @@ def compare(
     allowed to make are no news. With ``whole`` no sample is shortened.
 
     It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
-    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype; if integers
-    and booleans are equal, but for those that the original's own rounding turns (ties of an argmax) and indices that
-    name an equal element in place of another (``choices.py``); and if NaN and infinities stand in the same places.
+    and threefold for float32, where it measures the order of summation, plus one rounding of the dtype (more of 16 bits
+    where few roundings make the error: ``_far_moved``); if integers and booleans are equal, but for those that the
+    original's own rounding turns (ties of an argmax) and indices that name an equal element in place of another
+    (``choices.py``); and if NaN and infinities stand in the same places.
     Once ``budget_s`` is over, a module is judged by its first sample alone, and one that is like others but for its
     values by theirs, and the note says so; after ``most_s`` nothing is judged any more, and that is no agreement.
     Raises nothing: what goes wrong is in the note.
@@ -201,7 +208,7 @@ class _Trial:
         before, after = self._as_it_is(), self._when_changed()
         if not self._says(before):
             raise _Nothing("returns nothing with a tensor or a number in it")
-        wrong = _unlike(before, after)
+        wrong = difference_in_kind(before, after)
         worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
         if not wrong:
             reference = self._reference(before)
@@ -266,6 +273,21 @@ class _Trial:
             both = value.isfinite() & moved.isfinite()
             most = max(most, _norm(moved.double() - value.double(), both))
         return most
+
+    def _far_moved(self, name: str, before: Tensor, *, inside: bool) -> float:
+        """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
+
+        A rounding of a mean, or of an embedding that all rows share, is handed on to every element: the norm of many
+        errors then varies as one number does, and one of them says little of the next. The most of the draws is taken
+        as many times as it is more above their median than that of many independent errors would be.
+        """
+        moved = []
+        for seed in range(MORE_DRAWS):
+            draw = self._draw(seed, inside=inside)
+            one = (draw.inside if inside else draw.named)[name]
+            moved.append(_norm(one.double() - before.double(), before.isfinite() & one.isfinite()))
+        most, median = max(moved), statistics.median(moved)
+        return most / ROUNDINGS * max(1.0, most / (OF_MANY * median) if median else 1.0)
 
     def _judged(
         self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
@@ -341,6 +363,8 @@ class _Trial:
                 was <= MAX_OWN_ROUNDINGS * own + unit * size
             ):  # else float64 went another way than the original, and is no reference for it
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
+                if now > bound and rounded_to in NARROW_DTYPES:
+                    bound = factor * max(was, self._far_moved(name, before, inside=inside)) + unit * size
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")
         else:
@@ -377,7 +401,7 @@ class _Trial:
         """Where rounding would hide what is wrong in an answer (a number less its own mean), equal bits are equal."""
         if not any(bool(t.isfinite().any()) for t in before.named.values()):
             return None
-        if not all(_equal(value, after.named[name]) for name, value in before.named.items()):
+        if not all(equal_values(value, after.named[name]) for name, value in before.named.items()):
             return None
         return Agreement(0.0, 0.0, True, "its outputs are rounding alone, and the same to the bit", ROUNDING)
 
@@ -400,7 +424,7 @@ class _Trial:
                 return None
             trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before, self.ends)
             before, after = trial._as_it_is(), trial._when_changed()
-            wrong = _unlike(before, after)
+            wrong = difference_in_kind(before, after)
             if wrong:
                 return Agreement(0.0, 1.0, False, wrong, ROUNDING)
             reference = trial._reference(before)
@@ -413,7 +437,7 @@ class _Trial:
     def _repeats(self, before: Answers) -> bool:
         """Whether the original gives the same answers twice, within its own rounding."""
         again = self._as_it_is()
-        if _unlike(before, again):
+        if difference_in_kind(before, again):
             return False
         for name, value in before.named.items():
             other = again.named[name]
@@ -431,39 +455,6 @@ class _Trial:
 
 MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: a larger error against float64 is no rounding error
 SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong answers through
-
-
-def _unlike(before: Answers, after: Answers) -> str:
-    """What tells two sets of answers apart before any value is looked at."""
-    if before.named.keys() != after.named.keys():
-        lost = sorted(before.named.keys() ^ after.named.keys())
-        return f"changed, it returns another structure ({', '.join(lost[:3])})"
-    for name, value in before.named.items():
-        other = after.named[name]
-        if (value.shape, value.dtype) != (other.shape, other.dtype):
-            return (
-                f"changed, {name} is {str(other.dtype).removeprefix('torch.')}{list(other.shape)}, "
-                f"was {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-            )
-        if value.is_floating_point() and not _same_kinds(value, other):
-            return f"changed, NaN or infinities stand elsewhere in {name}"
-    return ""
-
-
-def _equal(value: Tensor, other: Tensor) -> bool:
-    """To the bit, but that one NaN is as good as another."""
-    if not value.is_floating_point():
-        return torch.equal(value, other)
-    return _same_kinds(value, other) and torch.equal(value.nan_to_num(), other.nan_to_num())
-
-
-def _same_kinds(value: Tensor, other: Tensor) -> bool:
-    infinite = value.isinf()
-    return (
-        torch.equal(value.isnan(), other.isnan())
-        and torch.equal(infinite, other.isinf())
-        and torch.equal(value[infinite].sign(), other[infinite].sign())
-    )
 
 
 def _norm(value: Tensor, where: Tensor) -> float:

@@ -54,7 +54,7 @@ def _driver() -> ctypes.CDLL:
 
 
 NAMES = (
-    "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+    "cuMemAddressReserve", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
     "cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
     "cuMemGetAllocationGranularity", "cuCtxGetLimit",
 )  # fmt: skip
@@ -76,17 +76,19 @@ def persisting() -> int:
 
 
 class _Range:
-    """Addresses behind which an allocation lies. Gives them back with the last tensor that is made of them, and the
-    next allocation of that size asks for the same ones: as with torch's own allocator, an address that was seen before
-    may hold other values."""
+    """Addresses behind which an allocation lies. When the last tensor that is made of them ends, the next allocation of
+    that size gets them: as with torch's own allocator, an address that was seen before may hold other values. They stay
+    reserved, since the driver need not give the same ones to who asks for them."""
 
-    freed: ClassVar[dict[int, int]] = {}  # the latest addresses given back, by size
+    unmapped: ClassVar[dict[int, list[int]]] = {}  # reserved addresses behind which nothing lies, by size
 
     def __init__(self, handle: Any, size: int, device: int) -> None:
         self.size = size
-        address, wanted = ctypes.c_ulonglong(), ctypes.c_ulonglong(self.freed.pop(size, 0))
-        _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), wanted,
-              ctypes.c_ulonglong(0))  # fmt: skip
+        found = self.unmapped.get(size)
+        address = ctypes.c_ulonglong(found.pop() if found else 0)
+        if not address.value:
+            _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
+                  ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))  # fmt: skip
         self.address = address.value
         _call("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
         access = _Access(ON_DEVICE, device, READ_AND_WRITE)
@@ -98,10 +100,8 @@ class _Range:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the driver may be gone before
-            address, size = ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size)
-            _call("cuMemUnmap", address, size)
-            _call("cuMemAddressFree", address, size)
-            self.freed[self.size] = self.address
+            _call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size))
+            self.unmapped.setdefault(self.size, []).append(self.address)
 
 
 def _bytes(behind: _Range, device: str) -> Tensor:

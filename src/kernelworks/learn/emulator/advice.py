@@ -11,7 +11,7 @@ __all__ = ["condition_advice", "guarded_advice", "indexed_name", "range_advice"]
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 LINES_ABOVE = 3  # of an access: where its `if` or its loop stands
-INDEX, END = r"(?P<index>[A-Za-z_]\w*)", r"(?P<end>[A-Za-z_]\w*)"
+INDEX, END = r"(?P<index>(?:threadIdx\.|blockIdx\.)?[A-Za-z_]\w*)", r"(?P<end>[A-Za-z_]\w*)"
 # A condition that is met by the index that is one too large, and what it should be.
 ONE_TOO_FAR = (
     (re.compile(rf"\b{INDEX}\s*<=\s*{END}\b(?!\s*[-+*/.\[(])"), "<, not <="),

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from kernelworks.measure.clock.child_processes import child_seconds
 from kernelworks.measure.clock.work_beside import timed_section
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "far_apart",
     "foreign_share",
     "noise_between",
-    "program_times",
     "sample_windows",
     "with_noise",
 ]
@@ -89,12 +87,6 @@ def cpu_times() -> CpuTimes:
             ticks += user + nice + system + irq + softirq + steal
     busy = ticks / os.sysconf("SC_CLK_TCK")
     return CpuTimes(time.monotonic(), busy, time.process_time(), len(cores), _delays())
-
-
-def program_times() -> CpuTimes:
-    """The same of a program with the processes that it starts: their CPU time is its own."""
-    times = cpu_times()
-    return times._replace(own_s=times.own_s + child_seconds())
 
 
 def _delays() -> dict[int, float]:
@@ -162,10 +154,10 @@ def noise_between(before: CpuTimes, after: CpuTimes) -> Noise:
 
 
 def with_noise(run: Callable[[], T]) -> tuple[T, Noise]:
-    """What ``run`` gives, and what others took meanwhile: processes that it starts are no others."""
-    before = program_times()
+    """What ``run`` gives, and what others took meanwhile."""
+    before = cpu_times()
     found = run()
-    return found, noise_between(before, program_times())
+    return found, noise_between(before, cpu_times())
 
 
 @dataclass(frozen=True)
@@ -218,10 +210,10 @@ def sample_windows(
         if say is not None:
             disturbed = f", after {len(loud)} that others disturbed" if loud else ""
             say(f"{len(kept) + 1} of {wanted}{disturbed}")
-        before, start, samples = program_times(), time.monotonic(), list[T]()
+        before, start, samples = cpu_times(), time.monotonic(), list[T]()
         while not samples or time.monotonic() - start < window_s:
             samples.append(sample())
-        noise = noise_between(before, program_times())
+        noise = noise_between(before, cpu_times())
         (loud if noise.loud else kept).append((tuple(samples), noise))
     taken = kept or loud
     return SampledWindows(tuple(s for s, _ in taken), tuple(n for _, n in taken), len(loud) if kept else 0, not kept)

@@ -32,6 +32,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def _order(record: Diagnosis) -> str:
+    """What they are sorted by, as far as this record has it (``report.hotspots.sort_worst_first``)."""
+    if any(map(predicted_s, record.hotspots)):
+        return "largest predicted gain"
+    return "most time above the roofline" if any(map(limit_s, record.hotspots)) else "longest"
+
+
 def hotspot_table(record: Diagnosis) -> str:
     heading = share_heading(record).capitalize()
     headings = "".join(
@@ -40,7 +47,7 @@ def hotspot_table(record: Diagnosis) -> str:
     )
     bodies = "\n".join(_hotspot(record, number, hotspot) for number, hotspot in enumerate(record.hotspots, 1))
     return (
-        '<section id="hotspots-section"><h2>Hotspots, largest predicted gain first</h2>\n'
+        f'<section id="hotspots-section"><h2>Hotspots, {_order(record)} first</h2>\n'
         '<p class="note">Achieved is the share of the peak: the time that this machine needs at best for the '
         "hotspot's arithmetic and compulsory traffic, over the time it took. What is recoverable is what the next "
         "action is predicted to bring; &lt;= is the most that the roofline allows, by whatever means, and comes after "

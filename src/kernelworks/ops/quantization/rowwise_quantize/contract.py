@@ -23,10 +23,11 @@ NAN_CODE = 127  # of float8
 
 
 def quantize_rows(x: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
-    """Codes as bytes, and scales: in float32, whose quotients every kernel rounds alike."""
+    """Codes as bytes, and scales: in float32, whose quotients every kernel rounds alike. By a number, torch multiplies
+    by its reciprocal on a GPU: by a tensor it divides."""
     x = x.float()
     largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
-    scale = largest / MOST[dtype]
+    scale = largest / torch.full_like(largest, MOST[dtype])
     quotient = torch.where(scale == 0.0, 0.0, x / scale).clamp(-MOST[dtype], MOST[dtype])
     if dtype == "int8":
         return quotient.nan_to_num(0.0).round().to(INT8), scale.squeeze(-1)
