@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -414,3 +415,17 @@ def test_a_model_made_in_inference_mode_is_compared_with_float64_and_stays_one()
     assert found.agrees and found.against == FLOAT64 and not found.note
     assert all(p.is_inference() and p.dtype is torch.float32 for p in model.parameters())
     assert torch.equal(program(), before)
+
+
+def test_each_run_is_a_step_of_its_own_to_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward without a backward would leave them waiting, and what they return next would be overwritten."""
+    said: list[str] = []
+    net, x = Net(), torch.randn(8, 16)
+    net.register_forward_pre_hook(lambda *given: said.append("run"))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", sys)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: said.append("step"))
+    with torch.no_grad():
+        samples = find_roots(lambda: net(x)).samples
+    said.clear()
+    assert compare(samples, changed=lambda module: contextlib.nullcontext()).agrees
+    assert "run" in said and said == ["step", "run", "step"] * said.count("run")

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import torch
 
 from kernelworks.diagnose import diagnose_script
 from kernelworks.diagnose.fix import supervisor, worker_limit
+from kernelworks.diagnose.fix.outcome import fix_record
+from kernelworks.diagnose.fix.result import OVER
 from kernelworks.diagnose.fix.supervisor import ProcessEnded
+from kernelworks.diagnose.record import with_fix
 from kernelworks.profile.program_errors import raised_by_program
 from kernelworks.records import Diagnosis, Peaks
-from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, TriedOptimization
 
 PROGRAM = Path(__file__).parents[1] / "support" / "faulty_program.py"
 pytestmark = pytest.mark.usefixtures("quick_processes")
@@ -121,3 +125,27 @@ def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     with contextlib.suppress(OSError):  # it is gone
         while "\nState:\tZ" not in (worker / "status").read_text():
             time.sleep(0.1)
+
+
+def test_a_worker_without_time_to_take_up_what_was_kept_does_not_lose_it(
+    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third worker's budget is over before it has read what the first one applied."""
+    kept = TriedOptimization("shorter", "all", "says", APPLIED, "it saves 40% of the time", 0.4, 0.4)
+    fix = fix_record(1.0, 0.6, optimizations=(kept,), rounds=9, agrees=True, budget_s=60.0)
+    empty = with_fix(diagnosis, fix_record(1.0, 1.0, ended="the budget was too small", budget_s=60.0))
+
+    def one_worker(request: object, progress: supervisor.Progress, *rest: object) -> Diagnosis | None:
+        if progress.deaths:
+            return empty
+        progress.note_observed(diagnosis, 600.0)
+        progress.state, progress.fix = {"steps": [], "running": None}, fix
+        progress.deaths.append("it cannot be undone")
+        return None
+
+    monkeypatch.setattr(supervisor, "_one_worker", one_worker)
+    progress = supervisor.Progress()
+    pool = types.SimpleNamespace(worker_ended=lambda: None)
+    found = supervisor._with_workers(None, progress, lambda text: None, pool)  # type: ignore[arg-type]
+    assert found.fix is not None and found.fix.optimizations == (kept,)
+    assert (found.fix.after_s, found.fix.ended, found.fix.refused) == (0.6, OVER, "")

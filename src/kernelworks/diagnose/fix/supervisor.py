@@ -191,6 +191,9 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
         done = _one_worker(request, progress, say, pool)
         pool.worker_ended()
         if done is not None:
+            if _knows_less(done, progress):
+                progress.is_over = True
+                done = _as_far_as_it_got(progress, OVER)
             return progress.with_seconds(done)
         cause = progress.deaths[-1]
         if progress.diagnosis is None:
@@ -199,6 +202,13 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
         if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
             return progress.with_seconds(_as_far_as_it_got(progress, cause))
         say(f"{cause}; going on in another process")
+
+
+def _knows_less(done: Diagnosis, progress: Progress) -> bool:
+    """Whether a later worker ended before it had taken up what an earlier one found: its budget was over."""
+    return done.fix is not None and progress.fix is not None and (
+        len(done.fix.optimizations) < len(progress.fix.optimizations)
+    )  # fmt: skip
 
 
 def _as_far_as_it_got(progress: Progress, cause: str) -> Diagnosis:

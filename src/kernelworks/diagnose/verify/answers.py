@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,12 +53,14 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
             stack.enter_context(_watched(module, found.inside))
         output = module(*args, **kwargs)
         outputs = output_tensors(output)
+        copies = {f"output{name}": plain_copy(t) for name, t in outputs.items()}  # a backward may lie over them
         if sample.training:
             loss = output.get("loss") if isinstance(output, Mapping) else None
             if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
                 outputs = {"['loss']": loss}  # a swapped model that trains need not store its logits
+                copies = {"output['loss']": plain_copy(loss)}
             found.named |= _gradients(module, given, outputs)
-        found.named |= {f"output{name}": plain_copy(t) for name, t in outputs.items()}
+        found.named |= copies
         wrote = {name: t for name, t in given.items() if version_of(t) != before[name]}
         found.named |= {f"argument{name}": plain_copy(t) for name, t in wrote.items()}
         own = _attributes(module, args)  # a method may have set others
@@ -132,8 +135,22 @@ def tensors(value: Any) -> list[Tensor]:
 def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
     """Modes, gradients and autocast as the program had them at this call, and the same random numbers each time. What
     it prints was shown when the program ran."""
-    with dropped_output(), fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide):
+    with dropped_output(), fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide), _a_step_of_its_own():
         yield
+
+
+@contextlib.contextmanager
+def _a_step_of_its_own() -> Iterator[None]:
+    """A forward without its backward leaves torch's CUDA graphs waiting for it: what they return next would lie over
+    what the run after it still reads."""
+    if "torch._inductor.cudagraph_trees" not in sys.modules:
+        yield
+        return
+    torch.compiler.cudagraph_mark_step_begin()
+    try:
+        yield
+    finally:
+        torch.compiler.cudagraph_mark_step_begin()
 
 
 @contextlib.contextmanager
