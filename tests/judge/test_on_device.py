@@ -25,7 +25,7 @@ from kernelworks.records import GpuBandwidth, GpuPeaks, GpuRate, Peaks
 from kernelworks.records.judgement import Judgement
 
 BUDGET = Budget(reference_s=0.5, most_cases=6, many=24, many_s=60.0, looks=0, shapes=0, gradients=1, answer_s=30.0)
-IMPORT = "from imitated import OFF, later\nimport time"
+IMPORT = "from imitated import OFF, later\nimport time\nKEPT = {}"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,12 @@ def test_what_a_stream_was_left_to_do_is_found(what: str, judged: Callable[[str]
     body, kind = LEFT[what]
     found = judged(body)
     assert found.verdict == "refused" and kind in {r.kind for r in found.reasons}, found.reasons
+
+
+def test_other_values_lie_where_others_lay_before(judged: Callable[[str], Judgement]) -> None:
+    body = "if x.data_ptr() not in KEPT:\n    KEPT[x.data_ptr()] = self.right(x)\nreturn KEPT[x.data_ptr()].clone()"
+    found = judged(body)
+    assert found.verdict == "refused" and "wrong answer" in {r.kind for r in found.reasons}, found.reasons
 
 
 def test_kernels_that_run_while_their_process_is_stopped_delay_others() -> None:

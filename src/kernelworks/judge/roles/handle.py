@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.judge.inputs.cases import Case, Comparison, compare_answers
+from kernelworks.judge.process.ipc import Spot
 from kernelworks.judge.process.pool import ChildProcess, ProcessEnded
 from kernelworks.judge.process.reading import MemoryUnreadable, ReadingRefused, read_tensor
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
@@ -88,6 +89,7 @@ class VariantProcess:
         self.woken = 0  # with calls before which the process used a core for a moment, though it was stopped
         self.number = 0  # of the next call
         self.laid: list[LaidCall] = []
+        self.laid_bytes = 0  # in which their inputs lie
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of those that it holds too
         self.held_bytes = 0
         self.ended_ns: int | None = None  # of its cores, where its last clock ended
@@ -102,20 +104,24 @@ class VariantProcess:
         return self.memory
 
     def _lay(self, cases: Sequence[Case], layout: str) -> list[LaidCall]:
-        """Places for every tensor: drawn, or for inputs those of the call before."""
-        outs = [c.outputs if self.device.apart else [] for c in cases]
+        """Places for every tensor: drawn, or for inputs those of the call before, where other values lie then: who
+        remembers by address is wrong there. Answers lie behind all inputs, each time elsewhere."""
         sizes = [[(tuple(t.shape), _name(t.dtype)) for t in c.given] for c in cases]
         before = [[(s[1], s[3]) for s in one.inputs] for one in self.laid]
-        if not layout and sizes == before and not self.device.apart and self.draw.random() < 0.5:
-            return self.laid
-        wanted = []
-        for one, its in zip(sizes, outs, strict=True):
+        inputs, bytes = [one.inputs for one in self.laid], self.laid_bytes
+        if layout or sizes != before or self.draw.random() >= 0.5:
             how = LAYOUTS[layout] if layout else lambda shape: (contiguous_strides(shape), 0)
-            given = [(shape, *how(shape), dtype) for shape, dtype in one]
-            wanted.append([*given, *((shape, contiguous_strides(shape), 0, dtype) for shape, dtype in its)])
-        bytes, spots = drawn_places(wanted, self.device.alignment, self.draw)
+            given = [[(shape, *how(shape), dtype) for shape, dtype in one] for one in sizes]
+            bytes, inputs = drawn_places(given, self.device.alignment, self.draw)
+            bytes = self.laid_bytes = -(-bytes // self.device.alignment) * self.device.alignment
+        outs: list[list[Spot]] = [[] for _ in cases]
+        if self.device.apart:
+            plain = [[(shape, contiguous_strides(shape), 0, dtype) for shape, dtype in c.outputs] for c in cases]
+            more, found = drawn_places(plain, self.device.alignment, self.draw)
+            outs = [[(bytes + spot[0], *spot[1:]) for spot in one] for one in found]
+            bytes += more
         self._reserve_memory(bytes)
-        return [LaidCall(of[: len(c.given)], of[len(c.given) :]) for c, of in zip(cases, spots, strict=True)]
+        return [LaidCall(*of) for of in zip(inputs, outs, strict=True)]
 
     def call(
         self, cases: Sequence[Case], how: str = "call", *, look: bool = False, again: int = -1, layout: str = "",
