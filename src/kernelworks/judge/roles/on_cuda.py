@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ def _driver() -> ctypes.CDLL:
 
 
 NAMES = (
-    "cuMemAddressReserve", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+    "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
     "cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
     "cuMemGetAllocationGranularity", "cuCtxGetLimit",
 )  # fmt: skip
@@ -76,19 +76,13 @@ def persisting() -> int:
 
 
 class _Range:
-    """Addresses behind which an allocation lies. When the last tensor that is made of them ends, the next allocation of
-    that size gets them: as with torch's own allocator, an address that was seen before may hold other values. They stay
-    reserved, since the driver need not give the same ones to who asks for them."""
-
-    unmapped: ClassVar[dict[int, list[int]]] = {}  # reserved addresses behind which nothing lies, by size
+    """Addresses behind which an allocation lies. Gives them back with the last tensor that is made of them."""
 
     def __init__(self, handle: Any, size: int, device: int) -> None:
         self.size = size
-        found = self.unmapped.get(size)
-        address = ctypes.c_ulonglong(found.pop() if found else 0)
-        if not address.value:
-            _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
-                  ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))  # fmt: skip
+        address = ctypes.c_ulonglong()
+        _call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
+              ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))  # fmt: skip
         self.address = address.value
         _call("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
         access = _Access(ON_DEVICE, device, READ_AND_WRITE)
@@ -100,8 +94,9 @@ class _Range:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the driver may be gone before
-            _call("cuMemUnmap", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size))
-            self.unmapped.setdefault(self.size, []).append(self.address)
+            address, size = ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size)
+            _call("cuMemUnmap", address, size)
+            _call("cuMemAddressFree", address, size)
 
 
 def _bytes(behind: _Range, device: str) -> Tensor:
