@@ -25,6 +25,7 @@ import torch
 
 from kernelworks.judge.roles.on_cuda import persisting
 from kernelworks.judge.roles.reachable import Reachable, changes_since_fork, marked_modules
+from kernelworks.judge.roles.system_state import SYSTEM_SETTINGS, library_variables, strange_modules
 from kernelworks.machine import environment
 
 __all__ = ["State"]
@@ -143,7 +144,8 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     ),
     "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
-}
+    "who is told of NumPy's errors": lambda: sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None,
+} | SYSTEM_SETTINGS
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
     "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
@@ -206,7 +208,8 @@ class State:
     def __init__(self) -> None:
         self.settings = _settings()
         self.later = Reachable(others=marked_modules())
-        self.variables = environment.variables()
+        self.variables, self.modules = environment.variables(), frozenset(sys.modules)
+        self.library_variables = library_variables()
         self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
 
     def replaced_operators(self) -> list[str]:
@@ -217,13 +220,16 @@ class State:
         """What is set otherwise now, a line each."""
         now = _settings()
         found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
-        variables = environment.variables()
-        found += [f"the variable {k} is set otherwise" for k in sorted(self.variables.keys() & variables.keys())
-                  if self.variables[k] != variables[k]]  # fmt: skip
-        found += [f"the variable {k} is set" for k in sorted(variables.keys() - self.variables.keys()) if k not in OURS]
-        return found + [f"the variable {k} is gone" for k in sorted(self.variables.keys() - variables.keys())]
+        for was, now_set in (
+            (self.variables, environment.variables()), (self.library_variables, library_variables()),
+        ):  # fmt: skip
+            found += [f"the variable {k} is set otherwise" for k in sorted(was.keys() & now_set.keys())
+                      if was[k] != now_set[k]]  # fmt: skip
+            found += [f"the variable {k} is set" for k in sorted(now_set.keys() - was.keys()) if k not in OURS]
+            found += [f"the variable {k} is gone" for k in sorted(was.keys() - now_set.keys())]
+        return list(dict.fromkeys(found))
 
     def reachable_changes(self) -> list[str]:
         """What of the modules is another function, value or module now, a line each."""
         found = changes_since_fork(self.later)
-        return found + [line for line in _late() if line not in found]
+        return found + [line for line in (*strange_modules(self.modules), *_late()) if line not in found]
