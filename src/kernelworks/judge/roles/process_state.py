@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -145,7 +145,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
     "who is told of NumPy's errors": lambda: sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None,
-} | SYSTEM_SETTINGS
+}
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
     "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
@@ -173,9 +173,9 @@ def _late() -> list[str]:
     return found
 
 
-def _settings() -> dict[str, Any]:
+def _settings(known: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     found = {}
-    for name, read in SETTINGS.items():
+    for name, read in known.items():
         try:
             found[name] = str(read())
         except (AttributeError, RuntimeError):
@@ -206,11 +206,14 @@ class State:
     """As it was when this was made."""
 
     def __init__(self) -> None:
-        self.settings = _settings()
+        # A GPU's driver and compilers catch signals and set the C library's variables at a time of their own.
+        self.on_gpu = torch.cuda.is_initialized()
+        self.known = SETTINGS if self.on_gpu else SETTINGS | SYSTEM_SETTINGS
+        self.settings = _settings(self.known)
         self.later = Reachable(others=marked_modules())
         self.variables, self.modules = environment.variables(), frozenset(sys.modules)
-        self.library_variables = library_variables()
-        self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
+        self.library_variables = {} if self.on_gpu else library_variables()
+        self.had = frozenset(_replaced() if self.on_gpu else ())  # torch replaces some for a GPU itself
 
     def replaced_operators(self) -> list[str]:
         """Operators of torch's in whose place somebody has put others since."""
@@ -218,11 +221,12 @@ class State:
 
     def changes(self) -> list[str]:
         """What is set otherwise now, a line each."""
-        now = _settings()
+        now = _settings(self.known)
         found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
         for was, now_set in (
-            (self.variables, environment.variables()), (self.library_variables, library_variables()),
-        ):  # fmt: skip
+            (self.variables, environment.variables()),
+            (self.library_variables, {} if self.on_gpu else library_variables()),
+        ):
             found += [f"the variable {k} is set otherwise" for k in sorted(was.keys() & now_set.keys())
                       if was[k] != now_set[k]]  # fmt: skip
             found += [f"the variable {k} is set" for k in sorted(now_set.keys() - was.keys()) if k not in OURS]
