@@ -33,7 +33,16 @@ from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat6
 from kernelworks.machine import memory
 from kernelworks.nn.swap import swap
 
-__all__ = ["FLOAT64", "ROUNDING", "SAYS_NOTHING", "SHARE_OF_MEMORY", "Agreement", "available_bytes", "compare"]
+__all__ = [
+    "FLOAT64",
+    "GRADIENT",
+    "ROUNDING",
+    "SAYS_NOTHING",
+    "SHARE_OF_MEMORY",
+    "Agreement",
+    "available_bytes",
+    "compare",
+]
 
 SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
