@@ -160,6 +160,13 @@ def test_a_verification_that_fails_says_why_in_its_line(whole: ModuleType) -> No
     assert died == "NOT VERIFIED, 0 failures, survived: no case was tried"
 
 
+def test_what_is_out_of_time_ends_with_the_processes_it_started(whole: ModuleType) -> None:
+    """A worker of its own that is left would hold the pipe open."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        whole._ended(["sh", "-c", "sleep 1000 & sleep 1000"], 0.2)
+    assert whole._ended(["sh", "-c", "echo here; exit 3"], 60.0).stdout == "here\n"
+
+
 def test_verifications_are_kept_one_by_one_until_the_time_is_up(
     whole: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,17 +175,17 @@ def test_verifications_are_kept_one_by_one_until_the_time_is_up(
     kept: list[int] = []
     jobs: set[str] = set()
 
-    def run(command: list[str], **how: Any) -> Any:
+    def run(command: list[str], seconds: float) -> Any:
         name = command[command.index("verify") + 1]
         said.append(name)
         jobs.add(command[command.index("--jobs") + 1])
         if name == "relu.triton":
-            raise subprocess.TimeoutExpired(command, how["timeout"])
+            raise subprocess.TimeoutExpired(command, seconds)
         failed = name == "gelu.triton" and said.count(name) == 1
         return subprocess.CompletedProcess(command, int(failed), "[]", "")
 
     rows = [("gelu", "triton"), ("relu", "triton"), ("sum", "triton")]
-    monkeypatch.setattr(whole.subprocess, "run", run)
+    monkeypatch.setattr(whole, "_ended", run)
     monkeypatch.setattr(whole.h200_sanitizer, "gpu_kernels", lambda: rows)
     monkeypatch.setattr(whole.certificates, "invalid_reason", lambda *args: "stale")
     monkeypatch.setattr(whole.certificates, "find_certificates", lambda *args: [])
