@@ -19,7 +19,7 @@ from kernelworks.diagnose.fix.duels import is_close_rival, is_raced
 from kernelworks.diagnose.fix.patch import as_patch
 from kernelworks.diagnose.fix.plan import as_plan
 from kernelworks.diagnose.optimization import Candidate, Rejected, Scene
-from kernelworks.diagnose.optimizations import compiled_step, torch_compile
+from kernelworks.diagnose.optimizations import compiled_step, compiler_settings, torch_compile
 from kernelworks.diagnose.optimizations.compiled_step import STEP
 from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.profile.budget import Budget
@@ -194,3 +194,18 @@ def test_dynamo_takes_a_step_whose_model_comes_from_a_cache(theirs: ModuleType) 
         theirs.step()
     assert all(not torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
     assert isinstance(model, nn.Module) and theirs.made()[0] is model
+
+
+def test_a_step_on_a_gpu_asks_no_instruction_sets_of_the_cpu(
+    theirs: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """inductor tries each in a process of its own: half a minute on some machines, in each process of a fix."""
+    asked: list[str] = []
+    monkeypatch.setattr(compiler_settings, "vector_bits", lambda: asked.append("asked"))
+    scene = scene_of(theirs)
+    (one,) = steps_of(scene)
+    for on_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda on_gpu=on_gpu: on_gpu)
+        step = scene.at(one.site)
+        compiler_settings.install_impls([(step, lambda: None)])()
+        assert asked == ["asked"]

@@ -132,7 +132,9 @@ def _with_plan(search: Search, gained: Fix) -> Fix:
         left=tuple(line for change in changes for line in change.left),
         code="\n".join(candidate.code for candidate in candidates if candidate.code),
         plan=plan,
-        patch=as_patch(candidates, search.scene, search.program.file, entry),
+        patch=search.scene.keep(  # who holds the model is looked for among all objects: seconds, after each trial
+            ("patch", repr(candidates)), lambda: as_patch(candidates, search.scene, search.program.file, entry)
+        ),
         patch_folder=patch_folder(search.program.file),
     )
 

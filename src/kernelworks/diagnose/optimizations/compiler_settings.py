@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from kernelworks.diagnose.optimizations.settings import Setting
@@ -77,11 +78,18 @@ def missing_compiler() -> str:
     return f"torch.compile needs a C++ compiler on a CPU, and {' or '.join(map(repr, names))} is not on the PATH"
 
 
+def _on_a_gpu(modules: Sequence[nn.Module]) -> bool:
+    """A training step has no tensors of its own. What inductor takes on a CPU it tries in a process for each
+    instruction set, which costs seconds."""
+    held = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+    return any(t.is_cuda for t in held) if held else torch.cuda.is_initialized()
+
+
 def install_impls(impls: list[Impl]) -> Callable[[], None]:
     """Puts each in its module's place; returns what undoes that."""
     before = [module.__dict__.get(IMPL) for module, _ in impls]
     undone = [LIMIT.want(max(_limit(), GRAPHS))]
-    if not any(t.is_cuda for module, _ in impls for t in (*module.parameters(), *module.buffers())):
+    if not _on_a_gpu([module for module, _ in impls]):
         undone.append(VECTOR_BITS.want(vector_bits()))
     bound = []
     for module, impl in impls:
