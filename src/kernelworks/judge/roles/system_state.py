@@ -30,7 +30,7 @@ _origin = PathFinder.find_spec
 
 
 def library_variables() -> dict[str, str]:
-    """The C library's, which ``os.environ`` has a copy of."""
+    """The C library's, of which Python has a copy."""
     found, at = {}, 0
     while (entry := _environ[at]) is not None:
         name, _, value = os.fsdecode(entry).partition("=")
