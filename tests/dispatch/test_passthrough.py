@@ -188,7 +188,12 @@ def test_bad_input_is_refused_in_the_same_words(op: Op) -> None:
     for description, make, kind, text in op.contract.errors:
         with plans.without_passthrough():
             before = outcome(lambda make=make: call(op, make()))
-        assert same(before, outcome(lambda make=make: call(op, make()))), description
+        after = outcome(lambda make=make: call(op, make()))
+        if kind is IndexError and isinstance(before, list):
+            # torch did not look at the value: parts of its answer are memory that nobody has written
+            assert isinstance(after, list), description
+            continue
+        assert same(before, after), description
         if kind is not IndexError:  # a value, which torch's function refuses in its own words
             assert before[0] is kind and text in before[1]
 
