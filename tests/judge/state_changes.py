@@ -126,26 +126,6 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
         "_comparison._DTYPE_PRECISIONS is another value",
         _call("load('torch.testing._comparison')._DTYPE_PRECISIONS.update({torch.float32: (9.0, 9.0)})"),
     ),
-    "a variable of the C library": ("the variable JUDGED_BELOW is set", _call("os.putenv('JUDGED_BELOW', '1')")),
-    "a handler in C": ("signals that are blocked, ignored", _call("load('ctypes').CDLL(None).signal(12, 1)")),
-    "a blocked signal": ("signals that are blocked", _call("load('signal').pthread_sigmask(0, {10})")),
-    "a descriptor": ("descriptors of input and output", _call("os.dup2(os.open('/dev/zero', os.O_RDWR), 0)")),
-    "faults that are told": ("faults that are told", _call("load('faulthandler').enable(sys.__stderr__)")),
-    "a depth of calls": ("depth of calls", _call("sys.setrecursionlimit(54321)")),
-    "patience of sockets": ("patience of sockets", _call("load('socket').setdefaulttimeout(1.5)")),
-    "an audit": ("hooks of audits", _call("sys.addaudithook(nothing)")),
-    "a key of dispatch": (
-        "keys of dispatch", _call("torch._C._dispatch_tls_set_dispatch_key_excluded(torch._C.DispatchKey.XLA, True)")
-    ),
-    "a timer's slack": ("ways of the kernel", _call("load('ctypes').CDLL(None).prctl(29, 1234567, 0, 0, 0)")),
-    "a number in its place": (
-        "math.tau is another value",
-        _call("setattr(load('ctypes').c_double.from_address(id(load('math').tau) + 16), 'value', 6.0)"),
-    ),
-    "NumPy's listener": ("who is told of NumPy's errors", _call("load('numpy').seterrcall(nothing)")),
-    "a module that nobody has loaded": (
-        "the module colorsys is another one", _call("sys.modules.__setitem__('colorsys', type(sys)('colorsys'))")
-    ),
     "the compiler": (
         "torch._inductor.config.max_autotune", _call("setattr(load('torch._inductor.config'), 'max_autotune', True)")
     ),
@@ -162,10 +142,9 @@ def after_changes() -> list[str]:
     import torch.utils.checkpoint
     import torch.utils.data  # noqa: F401
 
-    from kernelworks.judge.roles import reachable, system_state
+    from kernelworks.judge.roles import reachable
     from kernelworks.judge.roles.process_state import State
 
-    system_state.count_audit_hooks()
     reachable.mark_all()
     state = State()
     before = [*state.changes(), *state.reachable_changes()]
@@ -177,10 +156,9 @@ def after_changes() -> list[str]:
 
 def after_use() -> list[str]:
     """What is said once libraries were used as they are meant to be."""
-    from kernelworks.judge.roles import reachable, system_state
+    from kernelworks.judge.roles import reachable
     from kernelworks.judge.roles.process_state import State
 
-    system_state.count_audit_hooks()
     reachable.mark_all()
     state = State()
     layer = torch.nn.Linear(4, 4)

@@ -79,14 +79,14 @@ class _Call:
 
 
 def _looks(value: Tensor) -> tuple[Any, ...]:
-    return type(value), _address(value), tuple(_shape(value)), _strides(value), _needs_gradient(value)
+    return _address(value), tuple(_shape(value)), _strides(value), _needs_gradient(value)
 
 
 def _another_input(call: _Call) -> str:
     """Which of a call's inputs is no longer the tensor that it was, "" where all are; then they are let go."""
     changed = [number for number, (one, was) in enumerate(call.inputs) if _looks(one) != was]
     call.inputs = []
-    return f"input {changed[0]} has another class, shape, other memory or a gradient after the call" if changed else ""
+    return f"input {changed[0]} has another shape, other memory or a gradient after the call" if changed else ""
 
 
 class Caller:

@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -25,7 +25,6 @@ import torch
 
 from kernelworks.judge.roles.on_cuda import persisting
 from kernelworks.judge.roles.reachable import Reachable, changes_since_fork, marked_modules
-from kernelworks.judge.roles.system_state import SYSTEM_SETTINGS, library_variables, strange_modules
 from kernelworks.machine import environment
 
 __all__ = ["State"]
@@ -144,7 +143,6 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     ),
     "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
-    "who is told of NumPy's errors": lambda: sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None,
 }
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
@@ -173,9 +171,9 @@ def _late() -> list[str]:
     return found
 
 
-def _settings(known: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+def _settings() -> dict[str, Any]:
     found = {}
-    for name, read in known.items():
+    for name, read in SETTINGS.items():
         try:
             found[name] = str(read())
         except (AttributeError, RuntimeError):
@@ -206,14 +204,10 @@ class State:
     """As it was when this was made."""
 
     def __init__(self) -> None:
-        # A GPU's driver and compilers catch signals and set the C library's variables at a time of their own.
-        self.on_gpu = torch.cuda.is_initialized()
-        self.known = SETTINGS if self.on_gpu else SETTINGS | SYSTEM_SETTINGS
-        self.settings = _settings(self.known)
+        self.settings = _settings()
         self.later = Reachable(others=marked_modules())
-        self.variables, self.modules = environment.variables(), frozenset(sys.modules)
-        self.library_variables = {} if self.on_gpu else library_variables()
-        self.had = frozenset(_replaced() if self.on_gpu else ())  # torch replaces some for a GPU itself
+        self.variables = environment.variables()
+        self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
 
     def replaced_operators(self) -> list[str]:
         """Operators of torch's in whose place somebody has put others since."""
@@ -221,19 +215,15 @@ class State:
 
     def changes(self) -> list[str]:
         """What is set otherwise now, a line each."""
-        now = _settings(self.known)
+        now = _settings()
         found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
-        for was, now_set in (
-            (self.variables, environment.variables()),
-            (self.library_variables, {} if self.on_gpu else library_variables()),
-        ):
-            found += [f"the variable {k} is set otherwise" for k in sorted(was.keys() & now_set.keys())
-                      if was[k] != now_set[k]]  # fmt: skip
-            found += [f"the variable {k} is set" for k in sorted(now_set.keys() - was.keys()) if k not in OURS]
-            found += [f"the variable {k} is gone" for k in sorted(was.keys() - now_set.keys())]
-        return list(dict.fromkeys(found))
+        variables = environment.variables()
+        found += [f"the variable {k} is set otherwise" for k in sorted(self.variables.keys() & variables.keys())
+                  if self.variables[k] != variables[k]]  # fmt: skip
+        found += [f"the variable {k} is set" for k in sorted(variables.keys() - self.variables.keys()) if k not in OURS]
+        return found + [f"the variable {k} is gone" for k in sorted(self.variables.keys() - variables.keys())]
 
     def reachable_changes(self) -> list[str]:
         """What of the modules is another function, value or module now, a line each."""
         found = changes_since_fork(self.later)
-        return found + [line for line in (*strange_modules(self.modules), *_late()) if line not in found]
+        return found + [line for line in _late() if line not in found]
