@@ -49,9 +49,7 @@ FLOAT64, ROUNDING = "float64", "the original's own rounding"
 NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
 GRADIENT = "gradient of "  # how the name of a gradient begins
 DRAWS = 3  # so many runs have their results perturbed
-MORE_DRAWS = (
-    8  # so many before 16 bits are rejected: where few roundings make the error, the most of few is often small
-)
+MORE_DRAWS = 8  # before 16 bits are rejected: where few roundings make the error, the most of few draws is often small
 OF_MANY = 1.3  # times the median, the most of MORE_DRAWS norms of many independent errors
 TIES = 8  # so many if integers are compared
 
