@@ -135,8 +135,8 @@ UNREACHED = {
     "logsumexp.triton": frozenset({"_stage"}), "norm.triton": frozenset({"_stage"}),
     "std.triton": frozenset({"_stage"}),
     "conv2d.triton": frozenset({"_of_filters"}),
-    "layer_norm.triton_split": frozenset({"_forward", "_backward"}),
-    "rms_norm.triton_split": frozenset({"_forward", "_backward"}),
+    "layer_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
+    "rms_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
     "argmax.triton_columns": frozenset({"_along"}), "argmin.triton_columns": frozenset({"_along"}),
 }  # fmt: skip
 

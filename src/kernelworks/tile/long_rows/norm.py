@@ -24,7 +24,7 @@ from kernelworks.contract.memory_layout import as_rows
 from kernelworks.tile.row_chunks import appended
 
 LONGEST_PART = 2**18  # elements: more would lose more than is said above
-JOINED = 1024  # parts that a program joins at a time
+PARTS_AT_ONCE = 1024  # parts that a program joins at a time
 
 
 @kernel
@@ -253,7 +253,7 @@ class LongRows:
         squares, rstd = (rows.new_empty(size, dtype=torch.float64) for size in (m * parts, m))
         mean, row_mean = (torch.empty_like(t) if self.centred else None for t in (squares, rstd))
         launch((m * parts, 1, 1), rows, mean, squares, row_stride(rows), n, parts, length)
-        join = JOIN.at(CENTRED=self.centred, JOINED=min(JOINED, triton.next_power_of_2(parts)), num_warps=4)
+        join = JOIN.at(CENTRED=self.centred, JOINED=min(PARTS_AT_ONCE, triton.next_power_of_2(parts)), num_warps=4)
         join((m, 1, 1), squares if mean is None else mean, squares, row_mean, rstd, n, parts, length, float(eps))
         return row_mean, rstd
 
@@ -318,7 +318,7 @@ class LongRows:
             (blocks * groups, 1, 1), *tensors, mean, rstd, of_rows, found.get("weight"), found.get("bias"), *strides,
             height,
         )  # fmt: skip
-        average = AVERAGE.at(JOINED=min(JOINED, triton.next_power_of_2(blocks)), num_warps=4)
+        average = AVERAGE.at(JOINED=min(PARTS_AT_ONCE, triton.next_power_of_2(blocks)), num_warps=4)
         average((many, 1, 1), of_rows, means, n, blocks)
         for name, gradient in wanted.items():
             gradient.copy_(found[name].sum(0))

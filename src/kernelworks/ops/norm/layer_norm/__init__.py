@@ -84,9 +84,11 @@ TRITON = triton_kernel(PACKAGE, guard=fits_registers, launches=2)
 HOPPER = cuda_kernel(
     PACKAGE, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
 )
-SPLIT = triton_kernel(PACKAGE, guard=is_long, name="triton_split", module="triton_split", launches=3)
+SPLIT_KERNEL = triton_kernel(PACKAGE, guard=is_long, name="triton_split", module="triton_split", launches=3)
 
-OP = TEMPLATE.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON, SPLIT], mutants=MUTANTS, at_once=AT_ONCE)
+OP = TEMPLATE.op(
+    CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON, SPLIT_KERNEL], mutants=MUTANTS, at_once=AT_ONCE
+)
 OP.pattern = "norm"
 
 
