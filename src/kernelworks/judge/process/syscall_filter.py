@@ -34,7 +34,8 @@ REFUSED_CALLS = {
     "open_by_handle_at": (304, 265), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "swapon": (167, 224),
     "swapoff": (168, 225), "reboot": (169, 142), "sethostname": (170, 161), "quotactl": (179, 60),
-    "acct": (163, 89), "syslog": (103, 116), "listen": (50, 201), "pidfd_getfd": (438, 438), "iopl": (172, -1), "ioperm": (173, -1),
+    "acct": (163, 89), "syslog": (103, 116), "listen": (50, 201), "pidfd_getfd": (438, 438),
+    "iopl": (172, -1), "ioperm": (173, -1),
 }  # fmt: skip
 # Which libraries do without where a kernel has none: rings of calls that no filter sees, and a clone whose flags lie in
 # memory.

@@ -1,11 +1,11 @@
 """What the system and the C library keep of a process, below what Python tells: its own calls of these see none of a
 C extension's.
 
-Libraries do some of it themselves as they are loaded or used, in the process of an honest candidate too, and each of
-these was met: tvm-ffi catches faults of memory, torch's compiler allows deeper calls, OpenMP's libraries note variables.
-So a fault that a function of an installed library tells of, a greater depth and such libraries' own variables are no
-change. What nobody does but for itself is one: a signal that is ignored or blocked, a handler of its own code, another
-output, a timer, arithmetic that traps.
+Libraries do some of it themselves as they are loaded or used, in the process of an honest candidate too: tvm-ffi
+catches faults of memory, torch's compiler allows deeper calls, OpenMP's libraries note variables. So a fault that a
+function of an installed library tells of, a greater depth and such libraries' own variables are no change. What nobody
+does but for itself is one: a signal that is ignored or blocked, a handler of its own code, another output, a timer,
+arithmetic that traps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["SYSTEM_SETTINGS", "count_audit_hooks", "library_variables", "other_h
 
 _C: Any = torch._C
 _libc = ctypes.CDLL(None)
-_environ = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
+_environ: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
 # Libraries tell themselves here that they are loaded.
 LIBRARIES_OWN = ("__", "KMP_", "CUDA_", "NVIDIA_", "KINETO_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "MAX_JOBS")
 # By which a library tells where a program crashed: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
