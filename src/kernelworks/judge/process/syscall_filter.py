@@ -2,7 +2,8 @@
 them, and Landlock refuses to open anything for writing but what is its own. Neither needs a right or a library.
 
 Sockets of files are refused where they connect and where they listen: a socket that listens outside by a name in the
-file system, or that would be found there, another process's FIFO, a key of the user's, the kernel's log, another process's memory, mounts and programs in the kernel are out of reach.
+file system, or that would be found there, another process's FIFO, a key of the user's, the kernel's log, another
+process's memory, mounts and programs in the kernel are out of reach.
 """
 
 from __future__ import annotations
