@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import random
@@ -134,14 +133,6 @@ def test_a_program_that_raises_midway_leaves_nothing_behind(at: int, ceilings: P
 
 
 CHANGES: dict[str, Callable[[], Any]] = {
-    "the default device": lambda: torch.set_default_device("meta"),
-    "autocast's dtype on the CPU": lambda: torch.set_autocast_dtype("cpu", torch.float16),
-    "the search for anomalies": lambda: torch.autograd.set_detect_anomaly(True),
-    "denormal numbers": lambda: torch.set_flush_denormal(True),
-    "the paths of attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
-    "oneDNN": lambda: torch.backends.mkldnn.set_flags(False),
-    "the collection of garbage": gc.disable,
-    "the cores that it may use": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
     "the default dtype": lambda: torch.set_default_dtype(torch.float64),
     "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "gradients": lambda: torch.set_grad_enabled(False),
