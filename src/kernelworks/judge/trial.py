@@ -22,7 +22,7 @@ from kernelworks.judge.process.sandbox import CACHES
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.judge.trial_result import TrialResult
-from kernelworks.judge.unannounced import charge_own_code, charge_weights, look_for_helpers, take_at_its_word
+from kernelworks.judge.unannounced_questions import charge_own_code, charge_weights, look_for_helpers, take_at_its_word
 from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "TrialResult"]
@@ -43,7 +43,7 @@ MORE_CORES, AROUND_S = 0.3, 5e-4
 # Of each core that it was given, between two calls and beyond what the baseline takes then: what is its own time, and
 # what it is refused for where it is several times the baseline's too. The judge's own steps are in both.
 OFF_CLOCK_S, WORKING_OFF_S, SEVERAL = 1e-4, 2e-3, 3.0
-COMPILED = "c++"  # the language of candidates whose kernels are instructions of the CPU
+COMPILED_LANGUAGE = "c++"  # the language of candidates whose kernels are instructions of the CPU
 HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
 
@@ -236,7 +236,7 @@ class Trial:
     def _left(self) -> None:
         said = charge_weights(self.bench, self.variant.ask("state", "changed"), self.over[0], self.tried)
         self.charge_changes([*self.variant.process.code_changes(), *said], "after its calls")
-        if self.candidate.language == COMPILED and not self.bench.device.apart:
+        if self.candidate.language == COMPILED_LANGUAGE and not self.bench.device.apart:
             self.has_own_code = charge_own_code(self.variant, self.bench.cases[1], self.tried)
         self.variant.process.end()
 
