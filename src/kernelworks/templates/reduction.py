@@ -33,7 +33,7 @@ from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
 from kernelworks.templates.op_package import OpPackage
 
-__all__ = ["Reduction", "triton_forward"]
+__all__ = ["Reduction", "declines_rows", "triton_forward"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 LONGEST = 2048  # elements of a line that a mutant adds up one by one
@@ -77,6 +77,18 @@ def triton_forward(launches: Any, dtype: torch.dtype | None = None) -> Callable[
 
 
 backward = _spread  # of every op package whose gradients are those of a sum
+
+
+FEWEST = 16  # lines side by side
+
+
+def declines_rows(request: Request) -> str | None:
+    """The guard of kernels that go down lines side by side, a thread each."""
+    x, dim = request.args["x"], request.args["dim"]
+    inner = 1 if dim is None or not x.shape else math.prod(x.shape[dim % len(x.shape) + 1 :])
+    if inner < FEWEST:
+        return f"goes down at least {FEWEST} lines side by side, got {inner}"
+    return None if x.stride[-1] == 1 else "the last dimension must have unit stride"
 
 
 # ---------------------------------------------------------------- the op template
@@ -129,7 +141,9 @@ class Reduction(OpPackage):
             cases=(*self.cases, *self._cases()),
             bench_cases=tuple(_case(shape, dim, dtypes=(dtype,)) for shape, dim, dtype in BENCH),
             device_cases=tuple(_case(shape, dim) for shape, dim in DEVICE),
-            device_bench_cases=tuple(_case(shape, dim, dtypes=(BF16,)) for shape, dim in DEVICE_BENCH),
+            device_bench_cases=tuple(
+                _case(shape, dim, dtypes=(BF16,)) for shape, dim in (*DEVICE_BENCH, *(ODD_ROWS if self.dtype else ()))
+            ),
             errors=(*errors_of(self.arguments), *((EMPTY,) if self.dtype is not None else ())),
         )
 
@@ -177,13 +191,16 @@ class Reduction(OpPackage):
                 yield _case((40, 19), 0, kind)
                 yield _case((5, 7, 30), None, kind)
         yield _case((9, 1031), -1, FEW)
+        if self.dtype is not None:  # equal elements, and NaN, in several parts of columns
+            for kind in (FEW, "nan", "negative_inf", "constant"):
+                yield _case((2, 300, 40), 1, kind)
         for shape, dim in SPLIT_CASES:
             yield _case(shape, dim, FEW if self.dtype else "normal", gradients=False)
 
     # ------------------------------------------------------------ the op
 
-    def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
-        """The op; ``mutants`` are the op package's own."""
+    def op(self, contract: Contract, mutants: Sequence[Mutant] = (), ahead: Sequence[Kernel] = ()) -> Op:
+        """The op; ``mutants`` are the op package's own, and so are kernels that come ``ahead`` of the others."""
         made = schema_of(self.arguments)
         back = Pass(
             f"{self.name}_backward(Tensor grad_output, {made}, str? op_kernel=None) -> Tensor",
@@ -193,7 +210,7 @@ class Reduction(OpPackage):
         )
         op = Op(
             contract,
-            self._kernels(),
+            [*ahead, *self._kernels()],
             op_package=self.op_package,
             forward=Pass(
                 f"{self.name}({made}, str? op_kernel=None) -> Tensor",
@@ -431,6 +448,7 @@ BENCH: tuple[tuple[tuple[int, ...], int | None, torch.dtype], ...] = (
 DEVICE_BENCH: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((8192, 4096), -1), ((8192, 4096), 0), ((4096, 16384), None), ((16, 1024), -1)
 )  # fmt: skip
+ODD_ROWS = (((32, 1024, 4095), 1),)  # at no multiple of 16 bytes
 
 
 def _dims(request: Request) -> dict[str, int]:
