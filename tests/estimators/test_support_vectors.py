@@ -134,7 +134,7 @@ def test_products_are_in_float64_where_float32_could_not_meet_tol(
     monkeypatch: pytest.MonkeyPatch, scale: float, exact: bool
 ) -> None:
     """K's numbers reach 1e7: float32's roundings of f are more than tol, and rounds would go in a circle."""
-    monkeypatch.setattr(points, "STORED", 0)
+    monkeypatch.setattr(points, "STORED_NUMBERS", 0)
     original, dtypes = points.products, set()
 
     def watched(*args: Any) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["solve_block"]
 
 Vector = np.ndarray[Any, Any]
 TINY = 1e-12  # the least curvature of a pair, as a part of the sum of its numbers on K's diagonal
-NONE = 1e-200  # and of points whose numbers are 0
+LEAST_CURVATURE = 1e-200  # and of points whose numbers are 0
 PAIRS = 5_000  # of a call at most
 EPS = float(np.finfo(np.float64).eps)
 
@@ -49,7 +49,7 @@ def _move_pair(k: Vector, diagonal: Vector, b: Vector, low: Vector, high: Vector
     if not gap.max() > tol:
         return False
     sums = diagonal[i] + diagonal
-    curvature = np.maximum(sums - 2.0 * k[i], TINY * sums + NONE)
+    curvature = np.maximum(sums - 2.0 * k[i], TINY * sums + LEAST_CURVATURE)
     j = int(np.where(gap > 0, gap * gap / curvature, -1.0).argmax())
     step = min(gap[j] / curvature[j], high[i] - b[i], b[j] - low[j])
     was = b[i], b[j]
@@ -95,7 +95,7 @@ def _move_free(k: Vector, diagonal: Vector, b: Vector, low: Vector, high: Vector
 def _newton(k: Vector, diagonal: Vector, f: Vector, free: Vector) -> Vector | None:
     """The direction d of ``K_FF d + lambda 1 = -f_F`` with ``sum d = 0``. K is scaled to a diagonal of 1 and given a
     ridge of what rounding may have taken of its eigenvalues: along what K does not see the step is long, to a limit."""
-    scale = 1.0 / np.sqrt(np.maximum(diagonal[free], TINY * diagonal.max() + NONE))
+    scale = 1.0 / np.sqrt(np.maximum(diagonal[free], TINY * diagonal.max() + LEAST_CURVATURE))
     scaled = k[np.ix_(free, free)] * scale[:, None] * scale
     scaled[np.diag_indices(len(free))] += 4.0 * EPS * len(free)
     try:

@@ -17,7 +17,7 @@ from kernelworks.estimators.kernel_functions import KernelFunction
 __all__ = ["Columns", "as_points", "centre_of", "gamma_of", "products"]
 
 PART = 16384  # rows of a prediction whose copies are held at once
-STORED = 2**20  # numbers of K in float64 that are held at once
+STORED_NUMBERS = 2**20  # numbers of K in float64 that are held at once
 UNIT = {True: 2.0**-53, False: 2.0**-24}  # of products in float64 and in float32
 
 
@@ -46,7 +46,7 @@ def gamma_of(gamma: Any, x: np.ndarray[Any, Any]) -> float:
 def products(kernel: KernelFunction, x: Tensor, y: Tensor, weights: Tensor, exact: bool) -> np.ndarray[Any, Any]:
     """K(x, y) @ weights in float64: of blocks in float64 where ``exact``, else by float32's products."""
     made = []
-    rows = max(1, STORED // max(y.shape[0], 1)) if exact else PART
+    rows = max(1, STORED_NUMBERS // max(y.shape[0], 1)) if exact else PART
     for part in x.split(rows):
         if exact:
             made.append(kernel.block(part, y) @ weights)
@@ -85,6 +85,6 @@ class Columns:
         columns = np.ascontiguousarray(weights).reshape(len(at), -1)
         chosen, given = torch.from_numpy(at), torch.from_numpy(columns).to(self.x.device)
         size = self.scale * float((self.roots[chosen] @ given.abs()).max())
-        exact = len(self.rows) * len(at) <= STORED or size * UNIT[False] > error
+        exact = len(self.rows) * len(at) <= STORED_NUMBERS or size * UNIT[False] > error
         made = products(self.kernel, self.rows, self.x[chosen], given, exact)
         return made.reshape(len(self.rows), *weights.shape[1:]), size * UNIT[exact]

@@ -25,7 +25,7 @@ Vector = np.ndarray[Any, Any]
 SIZE = 256  # points of a working set
 ROUNDS = 10_000  # where max_iter is -1
 PAIRS = 1_000_000  # or as many for each point as LIBSVM allows, 100
-STALLED = 10  # rounds without a smaller violation, where it is no more than roundings can make
+STALLED_ROUNDS = 10  # rounds without a smaller violation, where it is no more than roundings can make
 DRIFT = 0.125  # of tol: by how much f may have been off before it is made anew
 
 
@@ -105,7 +105,7 @@ def solve_dual(columns: KernelColumns, y: Vector, c: Vector, *, tol: float, max_
         if violation <= tol and gradient.renew(b):
             continue
         floor = 2.0 * gradient.error
-        if violation <= tol or rounds == most or left <= 0 or (violation <= floor and stalled >= STALLED):
+        if violation <= tol or rounds == most or left <= 0 or (violation <= floor and stalled >= STALLED_ROUNDS):
             break
         within = tol / 2 if len(picked) == len(y) else max(tol / 2, 0.1 * violation)
         block, f = columns.block(picked), gradient.f[picked]
