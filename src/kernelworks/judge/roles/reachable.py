@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from struct import pack
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -78,6 +79,8 @@ def _entry(name: str, value: Any) -> Entry | None:
     kind = type(value)
     if kind is dict and value and all(type(key) is torch.dtype for key in value):  # tolerances, say
         return (name, value, tuple(value.items()), None)
+    if kind is float:
+        return (name, value, pack("d", value), None)  # one that is written over in its place is the same object
     if kind in CONSTANTS:
         counts = kind is int and not name.isupper()
         return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
@@ -117,7 +120,8 @@ class Holder:
             its = now.get(name, MISSING)
             if its is value:
                 if code is not None and self._is_other(value, code, defaults):
-                    yield f"{self.name}.{name} is another {'value' if type(code) in (int, tuple) else 'function'}"
+                    what = "value" if type(code) in (int, tuple, bytes) else "function"
+                    yield f"{self.name}.{name} is another {what}"
             elif type(value) in CONSTANTS:
                 if type(its) is not type(value) or its != value:
                     yield f"{self.name}.{name} is another value"
@@ -137,6 +141,8 @@ class Holder:
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
         if type(code) is int:
             return len(value) != code
+        if type(code) is bytes:
+            return pack("d", value) != code
         if type(code) is tuple:
             return tuple(value.items()) != code
         inner = _inner(value)
