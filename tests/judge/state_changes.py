@@ -192,12 +192,16 @@ def after_changes() -> list[str]:
 
 def after_use() -> list[str]:
     """What is said once libraries were used as they are meant to be."""
+    import torch._inductor.config as compiler
+
     from kernelworks.judge.roles import reachable, system_state
     from kernelworks.judge.roles.process_state import State
 
     system_state.count_audit_hooks()
     reachable.mark_all()
     state = State()
+    with compiler.patch(max_autotune=True):  # type: ignore[attr-defined]  # as it does for itself
+        os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = "1"
     layer = torch.nn.Linear(4, 4)
     torch.optim.AdamW(layer.parameters()).step()
     torch.jit.script(torch.nn.ReLU())(layer(torch.ones(2, 4)))

@@ -19,6 +19,7 @@ from kernelworks.judge.least_time import CallTime
 from kernelworks.judge.problem import Candidate, Shape
 from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.process.sandbox import CACHES
+from kernelworks.judge.process.sanitise import one_line
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.judge.trial_result import TrialResult
@@ -463,7 +464,7 @@ class Trial:
         muted = variant.ask("muted", "muted")
         appeared = not self.has_own_code and bool(variant.process.own_code())
         variant.process.end()
-        self.tried.kernels = tuple(name[:80] for name in muted[:20])
+        self.tried.kernels = tuple(one_line(name) for name in muted[:20])
         if not self.tried.reasons and (watched.raised or watched.wrong):
             said = f"its answer is another one where its kernels are watched: {watched.raised or watched.wrong}"
             self.tried.charge("falls back", said)

@@ -156,7 +156,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
     "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
-    "KMP_INIT_AT_FORK",
+    "KMP_INIT_AT_FORK", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
 })  # fmt: skip
 
 

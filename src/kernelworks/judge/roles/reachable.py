@@ -149,13 +149,15 @@ class Holder:
         return inner.__code__ is not code or _are_other(_defaults(inner), defaults)
 
 
-def _configured() -> dict[str, tuple[str, ...]]:
-    """Names that somebody has set in the configurations of torch's compiler."""
+def _configured() -> dict[str, dict[str, str]]:
+    """What is another value than its own in the configurations of torch's compiler, by name. The compiler sets some for
+    a moment and sets them back, and they count as somebody's from then on: so it is their value that tells."""
     found = {}
     for place in COMPILER_CONFIGS:
         config: Any = sys.modules.get(place)
         names = [*getattr(config, "_config", {})] if hasattr(config, "_is_default") else []
-        found[place] = tuple(name for name in names if not config._is_default(name))
+        values = {name: repr(getattr(config, name, None)) for name in names if not config._is_default(name)}
+        found[place] = {name: said for name, said in values.items() if said != repr(config._config[name].default)}
     return found
 
 
@@ -190,8 +192,9 @@ class Reachable:
             for holder in self.holders:
                 found += holder.changes()
         found += [f"{name} holds others" for name, was in self.lists.items() if tuple(map(id, LISTS[name])) != was]
-        for place, names in _configured().items():
-            found += [f"{place}.{name} is another value" for name in names if name not in self.configured[place]]
+        for place, now in _configured().items():
+            was = self.configured[place]
+            found += [f"{place}.{name} is another value" for name in {**was, **now} if was.get(name) != now.get(name)]
         return found
 
 

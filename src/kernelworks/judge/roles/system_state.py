@@ -31,7 +31,9 @@ _C: Any = torch._C
 _libc = ctypes.CDLL(None)
 _environ: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
 # Libraries tell themselves here that they are loaded.
-LIBRARIES_OWN = ("__", "KMP_", "CUDA_", "NVIDIA_", "KINETO_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "MAX_JOBS")
+LIBRARIES_OWN = (
+    "__", "_TORCHINDUCTOR_", "KMP_", "CUDA_", "NVIDIA_", "KINETO_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "MAX_JOBS",
+)  # fmt: skip
 # By which a library tells where a program crashed: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
 FAULTS = frozenset({4, 5, 6, 7, 8, 11, 31})
 HANDLER_BYTES = 512  # more than any system's struct sigaction, which a handler's address begins
