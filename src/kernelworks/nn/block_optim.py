@@ -61,7 +61,8 @@ class AdamW8bit(torch.optim.Optimizer):
             some = [(p, p.grad) for p in group["params"] if p.grad is not None]
             if any(g.layout is not torch.strided for _, g in some):
                 raise RuntimeError("AdamW8bit takes dense gradients, got a sparse one")
-            in_8_bits, plain = [], []
+            in_8_bits: list[tuple[Tensor, Tensor]] = []
+            plain: list[tuple[Tensor, Tensor]] = []
             for p, g in some:
                 if not self.state[p]:
                     self.state[p].update(_first_state(p, group["min_8bit_size"]))
