@@ -137,6 +137,7 @@ UNREACHED = {
     "conv2d.triton": frozenset({"_of_filters"}),
     "layer_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
     "rms_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
+    **{f"{n}.triton_columns": frozenset({"_sweep", "_held", "_elements"}) for n in ("amax", "amin", "mean", "sum")},
     "argmax.triton_columns": frozenset({"_along"}), "argmin.triton_columns": frozenset({"_along"}),
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ from kernelworks.dispatch.signature import TorchSignature
 from kernelworks.templates.mutants import VECTOR, shift_elements, stale_end
 from kernelworks.templates.op_package import OpPackage
 
-__all__ = ["Reduction", "declines_rows", "triton_forward"]
+__all__ = ["Reduction", "triton_forward"]
 
 BF16, F32 = torch.bfloat16, torch.float32
 LONGEST = 2048  # elements of a line that a mutant adds up one by one
@@ -77,18 +77,6 @@ def triton_forward(launches: Any, dtype: torch.dtype | None = None) -> Callable[
 
 
 backward = _spread  # of every op package whose gradients are those of a sum
-
-
-FEWEST = 16  # lines side by side
-
-
-def declines_rows(request: Request) -> str | None:
-    """The guard of kernels that go down lines side by side, a thread each."""
-    x, dim = request.args["x"], request.args["dim"]
-    inner = 1 if dim is None or not x.shape else math.prod(x.shape[dim % len(x.shape) + 1 :])
-    if inner < FEWEST:
-        return f"goes down at least {FEWEST} lines side by side, got {inner}"
-    return None if x.stride[-1] == 1 else "the last dimension must have unit stride"
 
 
 # ---------------------------------------------------------------- the op template

@@ -29,7 +29,7 @@ LEAST_TURNS = 4  # of a share of the filters' gradient: fewer are more sums to a
 # One build serves all sizes and strides: a thread's loads are of one element each, so nothing is gained by what divides
 # them.
 NUMBERS = (
-    "lanes", "strips", "H", "W", "OH", "OW", "filters", "many", "bands", "tiles", "top", "left", "out_b", "out_o",
+    "lanes", "strips", "H", "W", "OH", "OW", "filters", "bands", "tiles", "top", "left", "out_b", "out_o",
     "out_h", "out_w", "g_b", "g_o", "g_h", "g_w", "x_b", "x_c", "x_h", "x_w", "weight_o", "weight_h", "weight_w",
     "bias_o",
 )  # fmt: skip
@@ -50,27 +50,47 @@ def _places(lanes, strips, OW, filters, bands, LAST: tl.constexpr, STRIPS: tl.co
         return plane // filters, plane % filters, strip % bands, lane, there
 
 
+@kernel
+def _held(
+    at, there, first_h, first_w, H, W, x_h, x_w,
+    KH: tl.constexpr, KW: tl.constexpr, DOWN: tl.constexpr, APART_H: tl.constexpr, APART_W: tl.constexpr,
+    SIDE_BY_SIDE: tl.constexpr, EDGES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What ROWS rows of windows need of the picture, row by row, from ``at`` on; 0 outside. Distances within a row are
+    known to the compiler where columns are SIDE_BY_SIDE; without EDGES no window of the output reaches over one of a
+    row's ends."""
+    down, right = tl.cast(x_h, tl.int64), 1 if SIDE_BY_SIDE else tl.cast(x_w, tl.int64)
+    held = ()
+    for t in tl.static_range((ROWS - 1) * DOWN + (KH - 1) * APART_H + 1):
+        line = at + t * down
+        mask = there & (tl.cast(first_h + t, tl.uint32) < tl.cast(H, tl.uint32))
+        for j in tl.static_range(KW):
+            if EDGES:
+                inside = mask & (tl.cast(first_w + j * APART_W, tl.uint32) < tl.cast(W, tl.uint32))
+                held = appended(held, tl.load(line + j * APART_W * right, mask=inside, other=0.0))
+            else:
+                held = appended(held, tl.load(line + j * APART_W * right, mask=mask, other=0.0))
+    return held
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def _forward(
-    output, x, weight, bias, lanes, strips, H, W, OH, OW, filters, many, bands, top, left,
+    output, x, weight, bias, lanes, strips, H, W, OH, OW, filters, bands, top, left,
     out_b, out_o, out_h, out_w, x_b, x_c, x_h, x_w, weight_o, weight_h, weight_w, bias_o,
     KH: tl.constexpr, KW: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr, APART_H: tl.constexpr,
-    APART_W: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, STRIPS: tl.constexpr, LANES: tl.constexpr,
+    APART_W: tl.constexpr, LAST: tl.constexpr, SIDE_BY_SIDE: tl.constexpr, EDGES: tl.constexpr, MANY: tl.constexpr,
+    ROWS: tl.constexpr, STRIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """``many``: filters of a channel."""
+    """MANY: filters of a channel."""
     b, o, band, ow, there = _places(lanes, strips, OW, filters, bands, LAST, STRIPS, LANES)
     oh = band * ROWS
     first_h, first_w = oh * DOWN - top, ow * RIGHT - left
-    from_x = x + b.to(tl.int64) * x_b + (o // many).to(tl.int64) * x_c
-    held = ()
-    for t in tl.static_range((ROWS - 1) * DOWN + (KH - 1) * APART_H + 1):
-        h = first_h + t
-        line = from_x + h.to(tl.int64) * x_h
-        row = there & (h >= 0) & (h < H)
-        for j in tl.static_range(KW):
-            w = first_w + j * APART_W
-            mask = row & (w >= 0) & (w < W)
-            held = appended(held, tl.load(line + w.to(tl.int64) * x_w, mask=mask, other=0.0))
+    at = x + b.to(tl.int64) * x_b + (o // MANY).to(tl.int64) * x_c
+    at += first_h.to(tl.int64) * x_h
+    at += first_w.to(tl.int64) * x_w
+    held = _held(
+        at, there, first_h, first_w, H, W, x_h, x_w, KH, KW, DOWN, APART_H, APART_W, SIDE_BY_SIDE, EDGES, ROWS
+    )  # fmt: skip
     from_weight = weight + o.to(tl.int64) * weight_o
     taps = ()
     for i in tl.static_range(KH):
@@ -80,14 +100,16 @@ def _forward(
     start = tl.zeros([STRIPS, LANES], tl.float32)
     if bias is not None:
         start += tl.load(bias + o.to(tl.int64) * bias_o, mask=o < filters, other=0.0).to(tl.float32)
-    to = output + b.to(tl.int64) * out_b + o.to(tl.int64) * out_o + ow.to(tl.int64) * out_w
+    to = output + b.to(tl.int64) * out_b + o.to(tl.int64) * out_o
+    to += oh.to(tl.int64) * out_h
+    to += ow.to(tl.int64) * out_w
+    down = tl.cast(out_h, tl.int64)
     for r in tl.static_range(ROWS):
         total = start
         for i in tl.static_range(KH):
             for j in tl.static_range(KW):
-                total += taps[i * KW + j] * held[(r * DOWN + i * APART_H) * KW + j].to(tl.float32)
-        at = to + (oh + r).to(tl.int64) * out_h
-        tl.store(at, total.to(output.dtype.element_ty), mask=there & (oh + r < OH))
+                total += taps[i * KW + j] * tl.cast(held[(r * DOWN + i * APART_H) * KW + j], tl.float32)
+        tl.store(to + r * down, total.to(output.dtype.element_ty), mask=there & (oh + r < OH))
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -95,7 +117,8 @@ def _of_filters(
     share_sums, grad, x, lanes, strips, H, W, OH, OW, filters, bands, tiles, top, left,
     g_b, g_o, g_h, g_w, x_b, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr, APART_H: tl.constexpr,
-    APART_W: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr, STRIPS: tl.constexpr, LANES: tl.constexpr,
+    APART_W: tl.constexpr, LAST: tl.constexpr, SIDE_BY_SIDE: tl.constexpr, EDGES: tl.constexpr, ROWS: tl.constexpr,
+    STRIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """share_sums [shares, KH KW, filters]: a program adds up what a share of the positions adds to the gradients of one
     filter, or of LANES of them where channels lie side by side. ``strips`` are those of one filter, ``tiles`` the turns
@@ -115,18 +138,14 @@ def _of_filters(
         else:
             o, ow, line = block, lane, strip
         b, oh = line // bands, line % bands * ROWS
-        from_x = x + b.to(tl.int64) * x_b + o.to(tl.int64) * x_c
-        from_grad = grad + b.to(tl.int64) * g_b + o.to(tl.int64) * g_o + ow.to(tl.int64) * g_w
         first_h, first_w = oh * DOWN - top, ow * RIGHT - left
-        held = ()
-        for t in tl.static_range((ROWS - 1) * DOWN + (KH - 1) * APART_H + 1):
-            h = first_h + t
-            at = from_x + h.to(tl.int64) * x_h
-            row = there & (h >= 0) & (h < H)
-            for j in tl.static_range(KW):
-                w = first_w + j * APART_W
-                mask = row & (w >= 0) & (w < W)
-                held = appended(held, tl.load(at + w.to(tl.int64) * x_w, mask=mask, other=0.0))
+        at = x + b.to(tl.int64) * x_b + o.to(tl.int64) * x_c
+        at += first_h.to(tl.int64) * x_h
+        at += first_w.to(tl.int64) * x_w
+        held = _held(
+            at, there, first_h, first_w, H, W, x_h, x_w, KH, KW, DOWN, APART_H, APART_W, SIDE_BY_SIDE, EDGES, ROWS
+        )  # fmt: skip
+        from_grad = grad + b.to(tl.int64) * g_b + o.to(tl.int64) * g_o + ow.to(tl.int64) * g_w
         flows = ()
         for r in tl.static_range(ROWS):
             flow = tl.load(from_grad + (oh + r).to(tl.int64) * g_h, mask=there & (oh + r < OH), other=0.0)
@@ -136,7 +155,7 @@ def _of_filters(
             for j in tl.static_range(KW):
                 total = tl.cast(sums[i * KW + j], tl.float32)
                 for r in tl.static_range(ROWS):
-                    total += flows[r] * held[(r * DOWN + i * APART_H) * KW + j].to(tl.float32)
+                    total += flows[r] * tl.cast(held[(r * DOWN + i * APART_H) * KW + j], tl.float32)
                 more = appended(more, total)
         sums = more
     to = share_sums + share.to(tl.int64) * (KH * KW) * filters
@@ -171,7 +190,7 @@ def _lanes(n: int, most: int) -> int:
 
 @functools.cache
 def _at(
-    pass_: str, windows: Windows, high: int, lanes: int, last: bool, dtype: torch.dtype
+    pass_: str, windows: Windows, high: int, lanes: int, last: bool, dtype: torch.dtype, **more: int
 ) -> tuple[Launch, int, int, int]:
     """The launch, and the rows, strips and lanes of a program."""
     chosen = CONFIGS.pick(pass_, op_kernel="triton_depthwise", dtype=dtype)
@@ -181,7 +200,7 @@ def _at(
     (down, right), (apart_h, apart_w) = windows.stride, windows.dilation
     launch = (FORWARD if pass_ == "forward" else OF_FILTERS).at(
         KH=windows.size[0], KW=windows.size[1], DOWN=down, RIGHT=right, APART_H=apart_h, APART_W=apart_w, LAST=last,
-        ROWS=rows, STRIPS=elements // wide, LANES=wide, **chosen,
+        EDGES=windows.padding[1] != 0, **more, ROWS=rows, STRIPS=elements // wide, LANES=wide, **chosen,
     )  # fmt: skip
     return launch, rows, elements // wide, wide
 
@@ -195,12 +214,15 @@ def _convolve(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, wi
     (B, C, H, W), (filters, OH, OW) = x.shape, output.shape[1:]
     last = _is_last(output)
     lanes = filters if last else OW
-    launch, rows, many, wide = _at("forward", windows, triton.next_power_of_2(OH), lanes, last, x.dtype)
+    launch, rows, many, wide = _at(
+        "forward", windows, triton.next_power_of_2(OH), lanes, last, x.dtype, MANY=filters // C,
+        SIDE_BY_SIDE=x.stride(3) == 1,
+    )  # fmt: skip
     bands = -(-OH // rows)
     strips = B * bands * (OW if last else filters)
     launch(
         (-(-strips // many) * -(-lanes // wide), 1, 1), output, x, weight, bias, lanes, strips, H, W, OH, OW, filters,
-        filters // C, bands, *windows.padding, *output.stride(), *x.stride(), weight.stride(0), weight.stride(2),
+        bands, *windows.padding, *output.stride(), *x.stride(), weight.stride(0), weight.stride(2),
         weight.stride(3), 0 if bias is None else bias.stride(0),
     )  # fmt: skip
 
@@ -223,7 +245,9 @@ def _filters(made: Tensor, grad: Tensor, x: Tensor, windows: Windows) -> None:
     last = _is_last(x)
     lanes = filters if last else OW
     programs = CONFIGS.pick("filters", op_kernel="triton_depthwise", dtype=x.dtype)["PROGRAMS"]
-    launch, rows, many, wide = _at("filters", windows, triton.next_power_of_2(OH), lanes, last, x.dtype)
+    launch, rows, many, wide = _at(
+        "filters", windows, triton.next_power_of_2(OH), lanes, last, x.dtype, SIDE_BY_SIDE=x.stride(3) == 1
+    )  # fmt: skip
     bands = -(-OH // rows)
     strips = B * bands * (OW if last else 1)
     blocks = -(-lanes // wide) if last else filters

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from kernelworks.build.kernels import triton_kernel
+from kernelworks.contract.reduced_dims import declines_rows
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
 from kernelworks.ops.reduction.argmin.contract import CONTRACT, TEMPLATE
-from kernelworks.templates.reduction import declines_rows
 
 __all__ = ["OP", "argmin"]
 
