@@ -142,6 +142,8 @@ def table(record: dict[str, Any]) -> str:
     if len(levels) > 1:
         each = ((level, [r for r in rows if _place(r["problem"])[0] == level]) for level in levels)
         lines += [*(f"- {level}: {_told(those)}" for level, those in each), ""]
+    if clocked:
+        lines += [*scoreboard_times.ratios(groups(clocked)), ""]
     lines += [
         "| problem | sizes | sound | its reference | eager | compiled | ours | share of the limit | search | machine |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -156,6 +158,16 @@ def table(record: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} | {number} |")
     named = (f"<sub>Machine {number}: {name}</sub>" for number, name in enumerate(machines, 1))
     return "\n".join([*lines, "", "<br>\n".join(named), ""])
+
+
+def groups(clocked: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The rows of which the means are told, as ``scoreboard_times`` has them: all that are timed, and those that are
+    worth a score without a care."""
+    every = []
+    for r in clocked:
+        seconds = {"default" if name == "compiled" else name: one for name, one in r["times"]["seconds"].items()}
+        every.append(r | {"seconds": seconds, "over": r["times"]["over"]})
+    return [("all that are timed", every), (f"those {WORTH}", [r for r in every if r["verdict"] == WORTH])]
 
 
 def _told(rows: list[dict[str, Any]]) -> str:

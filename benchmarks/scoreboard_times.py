@@ -21,7 +21,7 @@ from side_by_side import Entry, Heard, Started, Task, end_on_sigterm, side_by_si
 
 from kernelworks.measure.clock.turns import measuring_alone
 
-__all__ = ["FAILED", "raced", "table"]
+__all__ = ["FAILED", "raced", "ratios", "table"]
 
 RACE = Path(__file__).resolve().with_name("scoreboard_race.py")
 PEAKS = Path(__file__).resolve().parent / "results" / "h200-machine.json"
@@ -130,17 +130,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"On {cards or 'a GPU'}: {len(rows)} problems, {len(clocked)} of them timed with every variant right, "
         f"{len(sound)} of these sound. {failed} failed.",
         "",
-        "| of | problems | ours over eager | at or over it | ours over torch.compile's best | at or over it | "
-        "ours over torch.compile's default | with torch where ours is slower |",
-        "|---|---|---|---|---|---|---|---|",
+        *ratios((("all that are timed", clocked), ("sound ones", sound))),
     ]
-    for word, some in (("all that are timed", clocked), ("sound ones", sound)):
-        cells = [_over(some, lambda r: "eager"), _over(some, best), _over(some, lambda r: "default")]
-        told = [f"{mean:.2f}x | {reached} of {of}" if of else " | " for mean, reached, of in cells[:2]]
-        default = f"{cells[2][0]:.2f}x" if cells[2][2] else ""
-        chosen = _mean(max(1.0, r["over"]["eager"][0]) for r in some)
-        kept = f"{chosen:.2f}x eager" if chosen else ""
-        found.append(f"| {word} | {len(some)} | {' | '.join(told)} | {default} | {kept} |")
     shares = [limit_share(r) for r in sound if limit_share(r)]
     if shares:
         found += [
@@ -148,6 +139,23 @@ def summary(rows: Sequence[Row]) -> list[str]:
             f"Of the sound ones ours reaches {100 * statistics.median(shares):.0f}% of the limit in the median.",
         ]
     return found
+
+
+def ratios(groups: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
+    """The table of the means of each group of rows."""
+    lines = [
+        "| of | problems | ours over eager | at or over it | ours over torch.compile's best | at or over it | "
+        "ours over torch.compile's default | with torch where ours is slower |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for word, some in groups:
+        cells = [_over(some, lambda r: "eager"), _over(some, best), _over(some, lambda r: "default")]
+        told = [f"{mean:.2f}x | {reached} of {of}" if of else " | " for mean, reached, of in cells[:2]]
+        default = f"{cells[2][0]:.2f}x" if cells[2][2] else ""
+        chosen = _mean(max(1.0, r["over"]["eager"][0]) for r in some if "eager" in r["over"])
+        kept = f"{chosen:.2f}x eager" if chosen else ""
+        lines.append(f"| {word} | {len(some)} | {' | '.join(told)} | {default} | {kept} |")
+    return lines
 
 
 def _over(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[float, int, int]:

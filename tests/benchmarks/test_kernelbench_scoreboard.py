@@ -36,7 +36,7 @@ def test_the_page_is_what_the_record_makes(scoreboard: Any) -> None:
 def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
     times = {
         "seconds": {"eager": 3e-6, "compiled": 2e-6, "ours": 1e-6}, "limit_share": 0.5, "bound_by": "DRAM",
-        "machine": "M, torch 2, 2026-01-01",
+        "over": {"eager": [0.8, 0.7, 0.9], "default": [2.0, 1.9, 2.1]}, "machine": "M, torch 2, 2026-01-01",
     }  # fmt: skip
     rows = [
         row(10), row(2, times=times), row(3, reference="refused: late answer: a|b"),
@@ -45,7 +45,11 @@ def test_what_is_not_known_is_left_empty(scoreboard: Any) -> None:
     lines = scoreboard.table({"rows": dict(enumerate(rows))}).splitlines()
     assert lines[0].startswith("4 problems; 3 are worth a score. The judge takes 2 of their references for right")
     assert lines[0].endswith("for 1.")
-    assert lines[4:] == [
+    assert lines[4:6] == [
+        "| all that are timed | 1 | 0.80x | 0 of 1 | 2.00x | 1 of 1 | 2.00x | 1.00x eager |",
+        "| those worth scoring | 1 | 0.80x | 0 of 1 | 2.00x | 1 of 1 | 2.00x | 1.00x eager |",
+    ]
+    assert lines[9:] == [
         "| level1/1_x | `N=4` | not worth scoring: zeros |  |  |  |  |  |  | 1 |",
         "| level1/2_x | `N=4` | worth scoring | right | 3 us | 2 us | 1 us | 50% (DRAM) |  | 1 |",
         "| level1/3_x | `N=4` | worth scoring | refused: late answer: a/b |  |  |  |  |  | 1 |",
@@ -159,4 +163,4 @@ def test_times_are_taken_of_right_references_without_some_and_keep_their_own_mac
     assert "1 thread" in times["machine"] and scoreboard.known(out) == made
     assert scoreboard.merged(rows, [made])["level1/1_x"]["times"] == times
     assert scoreboard.merged(made, [{"level1/1_x": right}])["level1/1_x"]["times"] == times
-    assert scoreboard.table({"rows": made}).splitlines()[4].endswith("| 1, 2 |")
+    assert scoreboard.table({"rows": made}).splitlines()[9].endswith("| 1, 2 |")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -417,15 +417,28 @@ def test_a_model_made_in_inference_mode_is_compared_with_float64_and_stays_one()
     assert torch.equal(program(), before)
 
 
-def test_each_run_is_a_step_of_its_own_to_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward without a backward would leave them waiting, and what they return next would be overwritten."""
+@pytest.mark.parametrize("marks", [0, -3], ids=["found by torch", "marked by the program"])
+def test_each_run_is_a_step_of_its_own_to_cuda_graphs(monkeypatch: pytest.MonkeyPatch, marks: int) -> None:
+    """A forward without a backward would leave them waiting, and what they return next would be overwritten. Who marks
+    no steps has them found as before: after a mark alone each run of theirs would be captured anew."""
+    from torch._inductor import cudagraph_trees
+
     said: list[str] = []
     net, x = Net(), torch.randn(8, 16)
-    net.register_forward_pre_hook(lambda *given: said.append("run"))
-    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", sys)
-    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: said.append("step"))
+    net.register_forward_pre_hook(lambda *given: said.append(f"run {cudagraph_trees.MarkStepBox.mark_step_counter}"))
+    manager = types.SimpleNamespace(running_forwards_with_pending_backwards=True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cudagraph_trees, "get_manager", lambda device, create_if_none_exists: manager)
+    monkeypatch.setattr(cudagraph_trees.MarkStepBox, "mark_step_counter", marks)
     with torch.no_grad():
         samples = find_roots(lambda: net(x)).samples
     said.clear()
     assert compare(samples, changed=lambda module: contextlib.nullcontext()).agrees
-    assert "run" in said and said == ["step", "run", "step"] * said.count("run")
+    runs = len(said)
+    assert runs > 1 and all(one != f"run {marks}" for one in said)
+    if marks:
+        assert len(set(said)) == runs and cudagraph_trees.MarkStepBox.mark_step_counter == marks - 2 * runs
+        assert manager.running_forwards_with_pending_backwards
+    else:
+        assert cudagraph_trees.MarkStepBox.mark_step_counter == 0
+        assert not manager.running_forwards_with_pending_backwards

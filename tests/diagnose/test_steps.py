@@ -148,6 +148,33 @@ def test_sums_in_another_order_each_time_are_compared(make: Callable[..., torch.
         assert found is not None and found.agrees is agrees, found
 
 
+@pytest.mark.parametrize(("on_gpu", "ordered"), [(True, True), (True, False), (False, True)])
+def test_a_gpu_whose_sums_have_no_order_is_asked_for_one(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool, ordered: bool
+) -> None:
+    """Elements of a gradient that are next to nothing have one sign or the other, and Adam moves them by its rate: the
+    program does not seem to repeat itself, unless it is asked with torch's deterministic kernels."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(12, 4), torch.randn(32, 12)
+    optimizer, turns = torch.optim.Adam(net.parameters(), lr=1e-2), itertools.count()
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        if not (ordered and torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic):
+            net.weight.grad[0, :4] = 1e-9 * (-1.0) ** next(turns)  # type: ignore[index]
+        optimizer.step()
+        return loss.detach()
+
+    roots = find_roots(step)
+    scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
+    monkeypatch.setattr(Scene, "on_gpu", on_gpu)
+    found = same_steps(scene, scaled_gradients(net))
+    assert (found is not None and not found.agrees) if on_gpu and ordered else found is None
+    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+
+
 def test_what_the_program_has_learned_since_is_no_matter() -> None:
     """A search runs the program many times between two comparisons: both are of the same steps."""
     net, optimizer, scene = trained(fused=False)

@@ -143,14 +143,28 @@ def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
 def _a_step_of_its_own() -> Iterator[None]:
     """A forward without its backward leaves torch's CUDA graphs waiting for it: what they return next would lie over
     what the run after it still reads."""
-    if "torch._inductor.cudagraph_trees" not in sys.modules:
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
         yield
         return
+    by_program = trees.MarkStepBox.mark_step_counter
     torch.compiler.cudagraph_mark_step_begin()
     try:
         yield
     finally:
         torch.compiler.cudagraph_mark_step_begin()
+        if not by_program:
+            _find_steps_again(trees)
+
+
+def _find_steps_again(trees: Any) -> None:
+    """Once a step was marked, torch waits for the next mark: each run of a program that marks none would belong to the
+    same step, and have its graphs captured anew."""
+    trees.MarkStepBox.mark_step_counter = 0
+    for device in range(torch.cuda.device_count()):
+        manager = trees.get_manager(device, create_if_none_exists=False)
+        if manager is not None:
+            manager.running_forwards_with_pending_backwards = False
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def _same_steps(
 ) -> Agreement | None:
     """The same from where the program stands."""
     reference = scene.keep(("steps as it was", key), lambda: _steps(scene, was))
-    if not scene.keep(("steps repeat", key), lambda: _repeats(reference, _steps(scene, was))):
+    if not scene.keep(("steps repeat", key), lambda: _same_again(scene, was, reference)):
         return None
     own: list[_Learned] = scene.keep(("steps with roundings", key), lambda: _own_steps(scene, was))
     now = _steps(scene, changed)
@@ -95,7 +96,7 @@ def _same_steps(
         worst = _judged(reference, now, own)
     if worst is None:
         return Agreement(0.0, 0.0, True, "", ROUNDING)
-    if not _repeats(reference, _steps(scene, was)):
+    if not _same_again(scene, was, reference):
         return None  # something that is not ours to put back has changed meanwhile
     name, after, off = worst
     return Agreement(off, after, False, f"after {STEPS} steps, worst in {name}", ROUNDING)
@@ -183,6 +184,33 @@ def _judged(reference: _Learned, now: _Learned, own: Sequence[_Learned]) -> tupl
         if off > bound and bound <= SAYS_NOTHING * reference.moved.get(name, size):
             found.append((name, off / (size or 1.0), rounding / (size or 1.0)))
     return max(found, key=lambda one: one[1], default=None)
+
+
+def _same_again(scene: Scene, was: CombinedChange, reference: _Learned) -> bool:
+    """Whether the program repeats itself. A GPU adds in another order each time, and Adam follows a gradient's sign,
+    however small it is: there the question is asked of sums in a fixed order, if others have it differ."""
+    if _repeats(reference, _steps(scene, was)):
+        return True
+    if not scene.on_gpu:
+        return False
+    with _sums_in_order():
+        return _repeats(_steps(scene, was), _steps(scene, was))
+
+
+@contextlib.contextmanager
+def _sums_in_order() -> Iterator[None]:
+    """Torch's deterministic kernels, of ops that have some."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    found = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*deterministic.*", UserWarning)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = found
 
 
 def _repeats(reference: _Learned, again: _Learned) -> bool:

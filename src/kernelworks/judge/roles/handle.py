@@ -47,6 +47,7 @@ STOPPED_NS, BRIEFLY_NS = 2_000_000, 50_000
 # Of a device that goes on by itself: what a wait for all of it takes after an answer where it has something left to do,
 # again and again; and what the supervisor's own little work takes there then, before and after a moment.
 LEFT_S, OFTEN, DELAYED_S, MOMENT_S = 2e-3, 4, 5e-4, 0.05
+LOOKS_AFTER = 20  # such moments after its process has ended: what others do on the device comes and goes
 
 
 class DeviceInUse(Exception):
@@ -371,11 +372,12 @@ class VariantProcess:
     def _theirs(self) -> None:
         """What keeps the device busy ends with this process. Raises Shared."""
         self.process.end()
-        time.sleep(MOMENT_S)
-        if (left := self.device.delay_s()) > DELAYED_S:
-            raise DeviceInUse(
-                f"other processes use the GPU: a kernel waits {left:.2g} s for its turn; judge without them"
-            )
+        for _ in range(LOOKS_AFTER):
+            time.sleep(MOMENT_S)
+            if (left := self.device.delay_s()) > DELAYED_S:
+                raise DeviceInUse(
+                    f"other processes use the GPU: a kernel waits {left:.2g} s for its turn; judge without them"
+                )
 
     def _working(self) -> str:
         """Whether it uses the cores once it has answered. A thread that wants one and never gets it, since others use
