@@ -14,7 +14,7 @@ import torch
 __all__ = ["Float32Products"]
 
 BACKENDS = {"cuda": "a GPU", "mkldnn": "a CPU"}  # as torch names them -> where they multiply
-WHOLE = ("none", "ieee")  # what a backend says that leaves no digits out
+WHOLE_WORDS = ("none", "ieee")  # what a backend says that leaves no digits out
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,16 @@ class Float32Products:
 
     @property
     def is_whole_on_gpu(self) -> bool:
-        return self.backends[0] in WHOLE
+        return self.backends[0] in WHOLE_WORDS
 
     def restore(self) -> None:
         torch.set_float32_matmul_precision(self.word)
         _set_backends(self.backends)
 
     def __str__(self) -> str:
-        narrow = {BACKENDS[name]: said for name, said in zip(BACKENDS, self.backends, strict=True) if said not in WHOLE}
+        narrow = {
+            BACKENDS[name]: said for name, said in zip(BACKENDS, self.backends, strict=True) if said not in WHOLE_WORDS
+        }
         if bool(narrow) == (self.word != "highest"):
             return self.word
         return " and ".join(f"{said} on {where}" for where, said in narrow.items()) or f"{self.word}, and whole"
