@@ -59,6 +59,8 @@ NAMED: dict[str, str] = {
     "none N=33, 1 flows in;3x300001 mean",
     "layer_norm.sm90_backward": "701x4608@bfloat16;700x5120@float16;300x8192@float16;901x16384@bfloat16;"
     "mean 1e4, 500x16384@bfloat16;600x6144@bfloat16;301x12000@float16",
+    "layer_norm.triton_split": "2x9001;normal 2x70001;no parameters 2x70001",
+    "rms_norm.triton_split": "2x9001;normal 2x70001;no parameters 2x70001",
     "linear_add.sm90": "M=300 N=528 K=264;M=17 N=72 K=200",
     "linear_gelu.sm90": "none, M=300 N=528 K=264;tanh, M=300 N=528 K=264",
     "linear_silu_mul.sm90": "M=300 N=528 K=264;M=17 N=72 K=200",

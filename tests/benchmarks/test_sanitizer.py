@@ -25,6 +25,7 @@ from kernelworks.dispatch.meta_arguments import on_meta
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.verify import sanitizer
 from kernelworks.verify.reference import flat_outputs
+from kernelworks.verify.resources import is_declined
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"date": "2026-01-01", "commit": "c"}
@@ -80,6 +81,9 @@ def _run(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> bool:
     args = [on_meta(given.get(name)) for name in names]
     if "meta" not in (op.kernel(kernel).guard(op.request("forward", args)) or "meta"):
         return False
+    beside = kernel.startswith("triton_")  # another kernel that takes what this one declines
+    if beside and is_declined(op, kernel, "forward", args):
+        return False
     outputs = op.kernel(kernel).load("forward")(*args)
     if not case.gradients or "backward" not in op.kernel(kernel).passes:
         return True
@@ -89,7 +93,10 @@ def _run(op: Op, kernel: str, case: Case, dtype: torch.dtype) -> bool:
     )
     have |= {f"grad_{n}": v for n, v in have.items() if isinstance(v, Tensor)}
     have["needs"] = [True] * len(backward.returns)
-    op.kernel(kernel).load("backward")(*(have.get(n) for n in backward.names))
+    given_back = [have.get(n) for n in backward.names]
+    if beside and is_declined(op, kernel, "backward", given_back):
+        return True
+    op.kernel(kernel).load("backward")(*given_back)
     if "training" in op.kernel(kernel).passes:
         _, kept = op.kernel(kernel).load("training")(*args, have["needs"])
         op.kernel(kernel).load("resumed")(kept, have[f"grad_{op.contract.outputs[0]}"])
@@ -114,6 +121,7 @@ def _every(op: Op, kernel: str) -> set[str]:
 # ways, each a kernel of its own, as its gradients are. Cells of recurrent layers call the functions of activations,
 # whose kernel is of elements. The gradient of a mean is a view. What a loss or a mean reads once needs no line that is
 # held for its next stage. Exponentials and roots of lines are functions of a module that has stages of its own.
+# Depthwise filters, rows that programs share and lines side by side have kernels of their own beside those of others.
 LOSSES = ("hinge_embedding", "huber", "l1", "mse", "smooth_l1")
 UNREACHED = {
     "sort.triton": frozenset({"_long", "_join"}), "cumsum.triton": frozenset({"_flow"}),
@@ -126,6 +134,11 @@ UNREACHED = {
     "binary_cross_entropy_with_logits.triton": frozenset({"_held"}), "kl_div.triton": frozenset({"_held"}),
     "logsumexp.triton": frozenset({"_stage"}), "norm.triton": frozenset({"_stage"}),
     "std.triton": frozenset({"_stage"}),
+    "conv2d.triton": frozenset({"_of_filters"}),
+    "layer_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
+    "rms_norm.triton_split": frozenset({"_forward", "_backward", "_column_sums"}),
+    **{f"{n}.triton_columns": frozenset({"_sweep", "_held", "_elements"}) for n in ("amax", "amin", "mean", "sum")},
+    "argmax.triton_columns": frozenset({"_along"}), "argmin.triton_columns": frozenset({"_along"}),
 }  # fmt: skip
 
 

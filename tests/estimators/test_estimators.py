@@ -50,7 +50,7 @@ def distances(a: Any, b: Any) -> Any:
     return np.sqrt(((a[:, None] - b[None]) ** 2).sum(2))
 
 
-@pytest.mark.parametrize("estimator", [KernelRidge(kernel="rbf"), GaussianProcessRegressor(), SVC()], ids=str)
+@pytest.mark.parametrize("estimator", [KernelRidge(kernel="rbf"), GaussianProcessRegressor()], ids=str)
 def test_scikit_learns_checks_pass(estimator: Any) -> None:
     told = check_estimator(estimator, on_fail=None)
     assert len(told) > 40 and [(t["check_name"], t["exception"]) for t in told if t["status"] == "failed"] == []

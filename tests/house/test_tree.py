@@ -92,6 +92,8 @@ STARTED = {
 KERNEL_MODULES = {
     "triton.py": ("triton_kernel(", "TEMPLATE.op(", "TABLE.op("), "sm90.py": ("cuda_kernel(",),
     "triton_chunked.py": ('module="triton_chunked"',), "triton_backward.py": ('module="triton_backward"',),
+    "triton_depthwise.py": ('module="triton_depthwise"',), "triton_split.py": ('module="triton_split"',),
+    "triton_columns.py": ('module="triton_columns"', "TABLE.op("),
     "searched.py": ("searched_kernel(",), "baselines.py": ("CONTRACT",),
 }  # fmt: skip
 DATA = {".toml", ".json", ".css", ".js", ".md"}

@@ -7,10 +7,12 @@ one of the problems of ``attacked``.
 from __future__ import annotations
 
 from attacked import KERNEL, TRITON, Attack
+from attacks_below import FROM_BELOW
 from attacks_beyond import BEYOND_A_CALL
 from attacks_on_time import ON_TIME
 from attacks_on_values import ON_VALUES
 from attacks_on_walls import ON_WALLS
+from attacks_unwatched import UNWATCHED
 from attacks_within import FROM_WITHIN
 
 __all__ = ["ATTACKS"]
@@ -313,4 +315,4 @@ class Own(torch.autograd.Function):
            top="import time"),
 )  # fmt: skip
 
-ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL, *FROM_WITHIN, *ON_TIME, *ON_VALUES, *ON_WALLS)
+ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL, *FROM_WITHIN, *FROM_BELOW, *ON_TIME, *ON_VALUES, *ON_WALLS, *UNWATCHED)

@@ -6,6 +6,7 @@ is used, writes the time into its own module whenever garbage is collected.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -59,8 +60,15 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+def use_locale() -> None:
+    libc = ctypes.CDLL(None)
+    libc.newlocale.restype = libc.uselocale.restype = ctypes.c_void_p
+    libc.uselocale(ctypes.c_void_p(libc.newlocale(1, b"C", None)))
+
+
+on_fault = ctypes.CFUNCTYPE(None, ctypes.c_int)(nothing)
 BIG_ENDIAN = _call("torch.serialization.set_default_load_endianness(torch.serialization.LoadEndianness.BIG)")
-OWN = {"Finder": Finder, "nothing": nothing}
+OWN = {"Finder": Finder, "nothing": nothing, "on_fault": on_fault, "use_locale": use_locale}
 # What is changed -> what the report must say of it, and the change.
 CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "a step of an optimizer": ("AdamW.step is another function", _set("torch.optim.AdamW.step", nothing)),
@@ -126,6 +134,33 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
         "_comparison._DTYPE_PRECISIONS is another value",
         _call("load('torch.testing._comparison')._DTYPE_PRECISIONS.update({torch.float32: (9.0, 9.0)})"),
     ),
+    "a variable of the C library": ("the variable JUDGED_BELOW is set", _call("os.putenv('JUDGED_BELOW', '1')")),
+    "a handler in C": ("signal 12 goes elsewhere", _call("load('ctypes').CDLL(None).signal(12, 1)")),
+    "its own code for faults": ("signal 31 goes elsewhere", _call("load('ctypes').CDLL(None).signal(31, on_fault)")),
+    "a blocked signal": ("signals that are blocked", _call("load('signal').pthread_sigmask(0, {10})")),
+    "a descriptor": ("descriptors of input and output", _call("os.dup2(os.open('/dev/zero', os.O_RDWR), 0)")),
+    "faults that are told": ("faults that are told", _call("load('faulthandler').enable(sys.__stderr__)")),
+    "a depth of calls": ("depth of calls", _call("sys.setrecursionlimit(700)")),
+    "patience of sockets": ("patience of sockets", _call("load('socket').setdefaulttimeout(1.5)")),
+    "an audit": ("hooks of audits", _call("sys.addaudithook(nothing)")),
+    "a key of dispatch": (
+        "keys of dispatch", _call("torch._C._dispatch_tls_set_dispatch_key_excluded(torch._C.DispatchKey.XLA, True)")
+    ),
+    "a timer's slack": ("ways of the kernel", _call("load('ctypes').CDLL(None).prctl(29, 1234567, 0, 0, 0)")),
+    "a number in its place": (
+        "math.tau is another value",
+        _call("setattr(load('ctypes').c_double.from_address(id(load('math').tau) + 16), 'value', 6.0)"),
+    ),
+    "arithmetic that traps": ("arithmetic of its first thread", _call("load('ctypes').CDLL(None).feenableexcept(8)")),
+    "a timer of the kernel": (
+        "timers of the kernel",
+        _call("load('ctypes').CDLL(None).timer_create(1, None, load('ctypes').byref(load('ctypes').c_void_p()))"),
+    ),
+    "a locale of a thread": ("locale of its first thread", _call("use_locale()")),
+    "NumPy's listener": ("who is told of NumPy's errors", _call("load('numpy').seterrcall(nothing)")),
+    "a module that nobody has loaded": (
+        "the module colorsys is another one", _call("sys.modules.__setitem__('colorsys', type(sys)('colorsys'))")
+    ),
     "the compiler": (
         "torch._inductor.config.max_autotune", _call("setattr(load('torch._inductor.config'), 'max_autotune', True)")
     ),
@@ -142,9 +177,10 @@ def after_changes() -> list[str]:
     import torch.utils.checkpoint
     import torch.utils.data  # noqa: F401
 
-    from kernelworks.judge.roles import reachable
+    from kernelworks.judge.roles import reachable, system_state
     from kernelworks.judge.roles.process_state import State
 
+    system_state.count_audit_hooks()
     reachable.mark_all()
     state = State()
     before = [*state.changes(), *state.reachable_changes()]
@@ -156,11 +192,16 @@ def after_changes() -> list[str]:
 
 def after_use() -> list[str]:
     """What is said once libraries were used as they are meant to be."""
-    from kernelworks.judge.roles import reachable
+    import torch._inductor.config as compiler
+
+    from kernelworks.judge.roles import reachable, system_state
     from kernelworks.judge.roles.process_state import State
 
+    system_state.count_audit_hooks()
     reachable.mark_all()
     state = State()
+    with compiler.patch(max_autotune=True):  # type: ignore[attr-defined]  # as it does for itself
+        os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = "1"
     layer = torch.nn.Linear(4, 4)
     torch.optim.AdamW(layer.parameters()).step()
     torch.jit.script(torch.nn.ReLU())(layer(torch.ones(2, 4)))
@@ -169,6 +210,10 @@ def after_use() -> list[str]:
     library.define("same(Tensor a) -> Tensor")
     library.impl("same", lambda a: a, "CPU")
     torch.ops.judged_here.same(torch.ones(1))
+    import tvm_ffi  # noqa: F401  # which catches a fault
+
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 2000))  # as torch's compiler does
+    os.putenv("KMP_JUDGED", "1")  # as OpenMP's libraries note what they have loaded
     return [*state.changes(), *state.reachable_changes()]
 
 

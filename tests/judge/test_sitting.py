@@ -19,10 +19,12 @@ import torch
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.harness import Budget
 from kernelworks.judge.inputs.cases import compare_answers
+from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.pool import ChildProcess, Nursery
 from kernelworks.judge.session import Sitting
 from kernelworks.machine import machine
 from kernelworks.records import Peaks
+from kernelworks.report.judge import sentence
 
 LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, shapes=1, gradients=0)
 ANY = "avx2" if "avx2" in machine().features else "scalar"
@@ -108,6 +110,11 @@ def test_candidates_leave_nothing_behind(sitting: Sitting) -> None:
     assert held[0] == held[1]
 
 
+def test_a_name_says_nothing_of_the_verdict(sitting: Sitting) -> None:
+    found = sitting.judge_text("it\x1b[2J for relu: right\nit", "no class", "torch")
+    assert sentence(found).isprintable() and found.candidate == "it\\x1b[2J for relu: right it"
+
+
 def test_a_sitting_says_what_the_problem_cannot_do_without(sitting: Sitting) -> None:
     assert sitting.work is not None and sitting.nothing is None
     assert sitting.work.bytes == 2 * 4 * 48 * 256 and sitting.work.flop == 48 * 256
@@ -139,7 +146,9 @@ def test_what_serves_all_candidates_is_made_once(ceilings: Peaks, nursery: Nurse
     try:
         problem = kernelbench.problem_in(Path("relu.py"), PROBLEM)
         budget = dataclasses.replace(LITTLE, sizes=1)
-        with Sitting(problem, budget=budget, threads=1, peaks=ceilings, nursery=nursery, many=True) as found:
+        with Sitting(
+            problem, budget=budget, threads=1, peaks=ceilings, nursery=nursery, many=True, keep_builds=True
+        ) as found:
             assert torch.get_num_threads() == 1  # a thread of the supervisor's own would spin beside the candidate
             assert set(found.bench.set_aside) == {"building", "warming"} and set(found.bench.baselines) == {"eager"}
             asked, made = list[str](), found.bench.case
@@ -152,6 +161,11 @@ def test_what_serves_all_candidates_is_made_once(ceilings: Peaks, nursery: Nurse
                 *found.bench.cases_at(found.bench.other_shapes[0], 2),
             ]
             assert len({id(case) for case in cases}) == len(cases)
+            for built in found.bench.kept:  # with what it may have noted of the answers to the inputs of this sitting
+                assert found.bench.take_build(built) is None
+                folder = nursery.take_build(built)
+                assert folder is not None
+                remove_folder(folder)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

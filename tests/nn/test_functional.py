@@ -204,6 +204,7 @@ def test_torch_compile(net) -> None:
         lambda f: f.gelu(torch.randn(4, 5, dtype=torch.float64)),
         lambda f: f.layer_norm(torch.randn(4, 5), (4, 5)),
         lambda f: f.layer_norm(torch.randn(4, 5), (5,)),
+        lambda f: f.layer_norm(torch.randn(3, 96, 100), (96, 100), *(torch.randn(96, 100) for _ in range(2))),
         lambda f: f.rms_norm(torch.randn(4, 5), (5,), torch.randn(5)),
         lambda f: f.rms_norm(torch.randn(4, 5), (5,)),
         lambda f: f.linear(torch.randn(5), torch.randn(3, 5), torch.randn(3)),

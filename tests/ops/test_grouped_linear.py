@@ -73,3 +73,16 @@ def test_offsets_may_be_any_view(kernel: str) -> None:
     apart = torch.stack([offsets, offsets * 0 + 99], 1)[:, 0]
     want = kw.grouped_linear(x, weight, offsets, bias, kernel="reference")
     torch.testing.assert_close(kw.grouped_linear(x, weight, apart, bias, kernel=kernel), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [None, "torch", *OURS])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_without_a_row_of_any_group_gradients_are_zeros(kernel: str | None, rows: int) -> None:
+    """A step of training in which no token came: its backward is no error."""
+    leaves = [t.requires_grad_() for t in (torch.randn(rows, 4), torch.randn(2, 3, 4), torch.randn(2, 3))]
+    for wanted in ([0], [1], [2], [0, 1, 2]):
+        given = [t if i in wanted else t.detach() for i, t in enumerate(leaves)]
+        y = kw.grouped_linear(given[0], given[1], torch.zeros(2, dtype=torch.int32), given[2], kernel=kernel)
+        assert torch.equal(y, torch.zeros(rows, 3))
+        for found, leaf in zip(torch.autograd.grad(y.sum(), [leaves[i] for i in wanted]), wanted, strict=True):
+            assert torch.equal(found, torch.zeros_like(leaves[leaf]))

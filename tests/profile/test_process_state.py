@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,27 @@ def test_what_an_optimization_sets_is_not_said_of_the_program() -> None:
         said = around.look()
     assert read_settings() == before
     assert [line.partition(" from ")[0] for line in said] == ["the program set deterministic algorithms"]
+
+
+SET: dict[str, Callable[[], Any]] = {
+    "the default device": lambda: torch.set_default_device("meta"),
+    "autocast's dtype on the CPU": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+    "the search for anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "denormal numbers": lambda: torch.set_flush_denormal(True),
+    "the paths of attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "oneDNN": lambda: torch.backends.mkldnn.set_flags(False),
+    "the collection of garbage": gc.disable,
+    "the cores that it may use": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_each_setting_is_put_back_and_said(name: str) -> None:
+    before = read_settings()
+    with Surroundings() as around:
+        SET[name]()
+        said = around.look()
+    assert read_settings() == before and [line.partition(" from ")[0] for line in said] == [f"the program set {name}"]
 
 
 def test_arguments_within_containers_are_put_back_too() -> None:

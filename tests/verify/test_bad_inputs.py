@@ -30,6 +30,15 @@ def test_every_kernel_refuses_bad_input_in_our_words(op: Op) -> None:
         assert [wrong for _, wrong in bad_inputs(op, kernel.name, getattr(ops, op.name)) if wrong] == [], kernel.name
 
 
+def test_values_are_refused_by_whatever_runs_where_torch_has_no_function(op: Op) -> None:
+    """Else they are torch's, which may answer with memory that nobody has written."""
+    if op.torch_signature is None:
+        for description, make, kind, text in op.contract.errors:
+            with pytest.raises(kind) as refused:
+                getattr(ops, op.name)(**make())
+            assert text in str(refused.value), description
+
+
 def test_a_kernel_for_an_accelerator_is_asked_about_all_but_values(op: Op) -> None:
     public = getattr(ops, op.name)
     asked = {kernel.device: {said for said, _ in bad_inputs(op, kernel.name, public)} for kernel in op.kernels}

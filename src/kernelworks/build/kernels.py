@@ -161,12 +161,15 @@ def triton_kernel(
     )
 
 
-def table_triton_kernel(op_package: Path, entry: str) -> Kernel:
+def table_triton_kernel(
+    op_package: Path, entry: str, *, passes: tuple[str, ...] = ("forward", "backward"), **more: Any
+) -> Kernel:  # fmt: skip
     """``triton_kernel`` of an op that is an entry of a table: ``triton.py`` is one for all of them, and has a function
-    ``ENTRY_forward`` and one ``ENTRY_backward`` for each."""
-    functions = Launches(_module(op_package, "triton"), ("forward", "backward"), f"{entry}_")
+    ``ENTRY_forward`` and one ``ENTRY_backward`` for each. ``more`` is that function's: another ``module``, and the
+    kernel's ``name`` and ``guard``."""
+    functions = Launches(_module(op_package, more.get("module", "triton")), passes, f"{entry}_")
     return dataclasses.replace(
-        triton_kernel(op_package),
+        triton_kernel(op_package, passes=passes, **more),
         load=functools.partial(_load_entry, functions),
         prepare=functools.partial(_prepare_entry, functions),
     )

@@ -22,10 +22,10 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
         return {path: value}
     if isinstance(value, (bool, int, float, complex)):
-        return {path: torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)}
+        return {path: _number(value)}
     if type(value).__module__ == "numpy" and hasattr(value, "__array__"):
         with contextlib.suppress(TypeError, ValueError):  # of strings, or of objects
-            return {path: torch.as_tensor(value)}
+            return {path: torch.as_tensor(value, device="cpu")}
         return {}
     if depth > 16:
         return {}
@@ -39,6 +39,14 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
     elif isinstance(value, torch.distributions.Distribution):
         items = ((name, vars(value)[name]) for name in value.arg_constraints if name in vars(value))
     return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}
+
+
+def _number(value: complex) -> Tensor:
+    """A number as a tensor in the host's memory, whatever the default device is; an integer that has no dtype (a seed,
+    a hash) as its bytes."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return torch.tensor(list(value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)), device="cpu")
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device="cpu")
 
 
 def output_tensors(value: Any) -> dict[str, Tensor]:

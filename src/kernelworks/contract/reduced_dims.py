@@ -9,11 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
+from kernelworks.contract import Request
 from kernelworks.contract.arguments import need_int
 from kernelworks.contract.row_layout import Lines, lines
 from kernelworks.contract.tensor_argument import GivenArguments, Wrong
 
-__all__ = ["Dims", "count_of", "dims_of", "kept_shape", "reduced_lines", "reduced_shape"]
+__all__ = ["Dims", "count_of", "declines_rows", "dims_of", "kept_shape", "reduced_lines", "reduced_shape"]
 
 DimNumbers = int | tuple[int, ...] | list[int] | None
 
@@ -60,6 +61,21 @@ def reduced_lines(x: Tensor, dim: DimNumbers, *, ordered: bool = False) -> Lines
     kept = [d for d in range(x.dim()) if d not in dims]
     turned = x.permute(*kept, *dims)
     return lines(turned.reshape(*(x.shape[d] for d in kept), math.prod(x.shape[d] for d in dims)), len(kept))
+
+
+FEWEST = 16  # lines side by side
+
+
+def declines_rows(request: Request) -> str | None:
+    """The guard of kernels that go down lines side by side, a thread each."""
+    x = request.args["x"]
+    dims = dims_of(x.shape, request.args["dim"])
+    if dims is None or len(dims) > 1:
+        return "reduces one dimension"
+    inner = math.prod(x.shape[dims[0] + 1 :])
+    if inner < FEWEST:
+        return f"goes down at least {FEWEST} lines side by side, got {inner}"
+    return None if x.stride[-1] == 1 else "the last dimension must have unit stride"
 
 
 @dataclass(frozen=True)

@@ -111,19 +111,17 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, 
     if isinstance(value, torch.Generator):
         return keep(value.clone_state())
     if isinstance(value, tuple):
-        items = [map_tensors(item, change, seen) for item in value]
-        made = getattr(type(value), "_make", type(value))
-        return keep(made(items) if type(value) is not tuple else tuple(items))
+        return keep(_tuple_like(value, [map_tensors(item, change, seen) for item in value]))
     try:
         made = keep(copy.copy(value))
     except Exception:  # a lock, a file, a socket
         return keep(value)
     if isinstance(made, dict):
         for key in list(made):
-            made[key] = map_tensors(value[key], change, seen)
+            _put(made, key, map_tensors(value[key], change, seen), dict)
     elif isinstance(made, (list, collections.deque)):
         for index, item in enumerate(value):
-            made[index] = map_tensors(item, change, seen)
+            _put(made, index, map_tensors(item, change, seen), list if isinstance(made, list) else collections.deque)
     space = getattr(value, "__dict__", None)
     if isinstance(space, dict) and getattr(made, "__dict__", None) is not space:
         for name, item in space.items():
@@ -133,6 +131,25 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, 
         with contextlib.suppress(AttributeError, TypeError):
             object.__setattr__(made, name, map_tensors(getattr(value, name), change, seen))
     return made
+
+
+def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    """A tuple of the same kind. Its own ``__new__`` is passed over: it may take other arguments than the items."""
+    try:
+        made = tuple.__new__(type(value), items)
+    except TypeError:  # of torch's results, which C makes
+        made = type(value)(items)
+    with contextlib.suppress(AttributeError):
+        made.__dict__.update(value.__dict__)
+    return made
+
+
+def _put(made: Any, key: Any, item: Any, kind: Any) -> None:
+    """Writes an item into a copy of ours, also if its class lets nobody."""
+    try:
+        made[key] = item
+    except Exception:  # whatever such a class raises
+        kind.__setitem__(made, key, item)
 
 
 def _slots(kind: type) -> Iterator[str]:
@@ -280,7 +297,9 @@ def moved_parameters(module: nn.Module) -> Iterator[bool]:
         with torch.no_grad():
             for p, value in before:
                 size = value.abs().mean().item() or 1.0
-                noise = torch.rand(p.shape, generator=generator) - 0.25  # a mean of its own, which sums show
+                noise = (
+                    torch.rand(p.shape, generator=generator, device="cpu") - 0.25
+                )  # a mean of its own, which sums show
                 p.add_((MOVE_SCALE * size * noise).to(p))
         yield bool(before)
     finally:

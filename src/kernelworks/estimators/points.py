@@ -14,9 +14,11 @@ from torch import Tensor
 
 from kernelworks.estimators.kernel_functions import KernelFunction
 
-__all__ = ["as_points", "centre_of", "gamma_of", "products"]
+__all__ = ["Columns", "as_points", "centre_of", "gamma_of", "products"]
 
 PART = 16384  # rows of a prediction whose copies are held at once
+STORED_NUMBERS = 2**20  # numbers of K in float64 that are held at once
+UNIT = {True: 2.0**-53, False: 2.0**-24}  # of products in float64 and in float32
 
 
 def centre_of(kernel: KernelFunction, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -44,7 +46,7 @@ def gamma_of(gamma: Any, x: np.ndarray[Any, Any]) -> float:
 def products(kernel: KernelFunction, x: Tensor, y: Tensor, weights: Tensor, exact: bool) -> np.ndarray[Any, Any]:
     """K(x, y) @ weights in float64: of blocks in float64 where ``exact``, else by float32's products."""
     made = []
-    rows = max(1, 2**20 // max(y.shape[0], 1)) if exact else PART
+    rows = max(1, STORED_NUMBERS // max(y.shape[0], 1)) if exact else PART
     for part in x.split(rows):
         if exact:
             made.append(kernel.block(part, y) @ weights)
@@ -52,3 +54,37 @@ def products(kernel: KernelFunction, x: Tensor, y: Tensor, weights: Tensor, exac
             made.append(kernel.matmul(part.float(), y.float(), weights.float()).double())
     found: np.ndarray[Any, Any] = torch.cat(made).cpu().numpy()
     return found
+
+
+class Columns:
+    """The matrix of a kernel of points ``x`` with themselves, or of points ``of`` with ``x``: blocks of it in float64,
+    products in float32 where that is near enough."""
+
+    def __init__(self, kernel: KernelFunction, x: Tensor, of: Tensor | None = None) -> None:
+        self.kernel, self.x, self.rows = kernel, x, x if of is None else of
+        self.roots = kernel.diagonal(x).abs().sqrt()
+        largest = kernel.diagonal(self.rows).abs().amax().sqrt()
+        # |k(x, y)|^2 <= k(x, x) k(y, y), and each k is off by some roundings: those of its formula, and for differences
+        # those of the points, which count as much as a length scale is smaller than they are.
+        if kernel.is_of_differences:
+            roundings = 4.0 + float(self.rows.abs().amax()) / kernel.length_scale
+        else:
+            roundings = 4.0 + 2.0 * kernel.degree
+        self.scale = float(largest) * roundings
+
+    def block(self, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """K of the points ``at`` among themselves, float64."""
+        some = self.x[torch.from_numpy(at)]
+        made: np.ndarray[Any, Any] = self.kernel.block(some, some).cpu().numpy()
+        return made
+
+    def product(
+        self, at: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], error: float
+    ) -> tuple[np.ndarray[Any, Any], float]:
+        """``K[:, at] @ weights``, and by how much it may be off: at most ``error``, or what float64 rounds."""
+        columns = np.ascontiguousarray(weights).reshape(len(at), -1)
+        chosen, given = torch.from_numpy(at), torch.from_numpy(columns).to(self.x.device)
+        size = self.scale * float((self.roots[chosen] @ given.abs()).max())
+        exact = len(self.rows) * len(at) <= STORED_NUMBERS or size * UNIT[False] > error
+        made = products(self.kernel, self.rows, self.x[chosen], given, exact)
+        return made.reshape(len(self.rows), *weights.shape[1:]), size * UNIT[exact]

@@ -84,6 +84,7 @@ class Bench:
         self.baselines: dict[str, VariantProcess] = {}
         self.alone_calls = True  # calls on a device have it for themselves; those whose times do not count need not
         self.visiting: list[VariantProcess] = []  # of the candidate that is on trial
+        self.kept: list[Candidate] = []  # whose builds it has kept for others
         self.site = Site(self)
         self.remarks: list[Charge] = []
         self.backward: list[Case] | None = None
@@ -315,11 +316,17 @@ class Bench:
         for folder in folders:
             if built is not None and folder.is_dir():
                 self.nursery.keep_build(built, folder)
+                self.kept.append(built)
                 built = None
             else:
                 remove_folder(folder)
         self.visiting.clear()
         self.trim()
+
+    def take_build(self, candidate: Candidate) -> Path | None:
+        """The folder that another bench has kept of the same candidate. What lies in one of this bench's may hold the
+        answers to its own inputs."""
+        return None if candidate in self.kept else self.nursery.take_build(candidate)
 
     def trim(self) -> None:
         """Ends the reference at sizes other than the problem's own, but for the latest."""

@@ -19,6 +19,7 @@ from kernelworks.judge.harness import Bench, Budget, NoVerdict
 from kernelworks.judge.least_time import Limit, limit
 from kernelworks.judge.problem import Candidate, Misread, Problem
 from kernelworks.judge.process.pool import Nursery, ProcessEnded
+from kernelworks.judge.process.sanitise import one_line, sanitize_text
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import DeviceInUse
 from kernelworks.judge.roles.on_cuda import Cuda
@@ -174,7 +175,7 @@ class Sitting:
         try:
             one = self._read(name, source, language)
         except Misread as error:
-            tried = TrialResult(reasons=[Charge("does not load", str(error))])
+            tried = TrialResult(reasons=[Charge("does not load", sanitize_text(str(error)))])
             return self._judgement(Candidate(name, {}, "", language), tried, self.nothing, 0.0)
         later = list[Candidate]()
         for text in coming:
@@ -237,7 +238,8 @@ class Sitting:
             reasons = [Charge(why.kind, str(why))]
         verdict = why.kind if why is not None else "refused" if reasons else "right"
         return Judgement(
-            candidate=one.name, problem=problem.name, format=problem.format, language=one.language, verdict=verdict,
+            candidate=one_line(one.name), problem=problem.name, format=problem.format, language=one.language,
+            verdict=verdict,
             reasons=tuple(reasons), remarks=(*(Charge("read", line) for line in problem.remarks), *remarks),
             worst=tried.worst if tried.calls else None, calls=tried.calls, elements=tried.elements,
             draws=tuple(dict.fromkeys(c.draw for c in bench.cases)), shapes=(problem.shapes[0].name, *tried.shapes),

@@ -19,9 +19,11 @@ from kernelworks.judge.least_time import CallTime
 from kernelworks.judge.problem import Candidate, Shape
 from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.process.sandbox import CACHES
+from kernelworks.judge.process.sanitise import one_line
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.judge.trial_result import TrialResult
+from kernelworks.judge.unannounced_questions import charge_own_code, charge_weights, look_for_helpers, take_at_its_word
 from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "TrialResult"]
@@ -39,11 +41,10 @@ SEEN_CALLS, SEEN_PAIRS = 6, 3
 # Of cores beyond those that it was given, from which on it uses more; and around each hand-over what is counted of the
 # cores' time and not by the clock.
 MORE_CORES, AROUND_S = 0.3, 5e-4
-# Of a call, from which on it is stopped on its way; how often; and how often something is seen, from which on it is so.
-LEAST_WORK_S, GLANCES, SEEN_OFTEN = 5e-4, 8, 3
 # Of each core that it was given, between two calls and beyond what the baseline takes then: what is its own time, and
 # what it is refused for where it is several times the baseline's too. The judge's own steps are in both.
 OFF_CLOCK_S, WORKING_OFF_S, SEVERAL = 1e-4, 2e-3, 3.0
+COMPILED_LANGUAGE = "c++"  # the language of candidates whose kernels are instructions of the CPU
 HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
 
@@ -66,12 +67,13 @@ class Trial:
         self.shape = bench.problem.shapes[0]
         self.built = bench.site.take_built(candidate)
         # What one of its processes compiles the next one finds.
-        folder = bench.nursery.take_build(candidate) if self.built is None else self.built.folder
+        folder = bench.take_build(candidate) if self.built is None else self.built.folder
         self.folder = folder or bench.nursery.folder("candidate")
         self.fresh: list[Answer] = []  # of the race: to inputs that it had not seen, where it could remember
         self.tried = TrialResult()
         self.elements = 0  # of all tensors that the latest process' candidate holds
         self.changing: list[Any] = []  # its buffers that a call changes, as the reference's process says them
+        self.has_own_code = True  # compiled, in the process that is timed
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
@@ -181,7 +183,7 @@ class Trial:
         self._cores(group)
         if not self.ours:
             self._seen(variant, cases, group)
-            self._helped(variant, cases[0])
+            self._unannounced(variant, cases)
         self._many(variant, cases)
         self._once_more(variant, cases)
         compare_last(variant, cases, self.changing, self.tried)
@@ -233,9 +235,10 @@ class Trial:
                 self.tried.remarks.append(Charge("other strides", said))
 
     def _left(self) -> None:
-        self.charge_changes(
-            [*self.variant.process.code_changes(), *self.variant.ask("state", "changed")], "after its calls"
-        )
+        said = charge_weights(self.bench, self.variant.ask("state", "changed"), self.over[0], self.tried)
+        self.charge_changes([*self.variant.process.code_changes(), *said], "after its calls")
+        if self.candidate.language == COMPILED_LANGUAGE and not self.bench.device.apart:
+            self.has_own_code = charge_own_code(self.variant, self.bench.cases[1], self.tried)
         self.variant.process.end()
 
     def _shapes(self) -> None:
@@ -356,21 +359,11 @@ class Trial:
             said = f"{at_work / by_clock:.1f} are at work for it, and it and all others were given {self.bench.threads}"
             self.tried.remarks.append(Charge("more cores", said))
 
-    def _helped(self, variant: VariantProcess, case: Case) -> None:
-        """What processes of its own take of the cores that are gone before it answers is counted nowhere: it is stopped
-        on its way, and they are looked for."""
-        work_s = min(answer.seconds for answer in self.fresh) - self.tried.nothing_s
-        if self.bench.device.apart or work_s < LEAST_WORK_S:
-            return
-        helped = 0
-        for _ in range(GLANCES):
-            answer = variant.call([case], pause_s=self.bench.draw.uniform(0.3, 0.6) * work_s)
-            self.tried.take(answer, f"call {variant.number}")
-            helped += answer.helpers > 0
-        if helped >= SEEN_OFTEN:
-            self.tried.charge(
-                "more cores", "processes of its own are at work for it, and end before its answer is there"
-            )
+    def _unannounced(self, variant: VariantProcess, cases: list[Case]) -> None:
+        """What is asked of it at moments that it does not know of."""
+        usual_s = min(answer.seconds for answer in self.fresh)
+        look_for_helpers(self.bench, variant, cases[0], usual_s - self.tried.nothing_s, self.tried)
+        take_at_its_word(self.bench, variant, cases, usual_s, self.tried)
 
     def _off_clock(self, theirs: Sequence[Answer]) -> None:
         """What a call leaves to do is counted where it is done: what it takes of the cores while no clock runs is its
@@ -469,11 +462,14 @@ class Trial:
         variant.ask("garble", "garbling")
         answer = variant.call(self.bench.cases[1:2])
         muted = variant.ask("muted", "muted")
+        appeared = not self.has_own_code and bool(variant.process.own_code())
         variant.process.end()
-        self.tried.kernels = tuple(name[:80] for name in muted[:20])
+        self.tried.kernels = tuple(one_line(name) for name in muted[:20])
         if not self.tried.reasons and (watched.raised or watched.wrong):
             said = f"its answer is another one where its kernels are watched: {watched.raised or watched.wrong}"
             self.tried.charge("falls back", said)
+        if appeared:
+            self.tried.charge("falls back", "its own code is there where it is watched, and is not where it is timed")
         if not muted:
             self.tried.charge("falls back", f"none of its own kernels ({self.candidate.language}) ran")
         elif not working and not watched.raised:

@@ -35,6 +35,7 @@ from kernelworks.ops.norm.layer_norm import OP as LAYER_NORM
 from kernelworks.ops.norm.rms_norm import OP as RMS_NORM
 from kernelworks.ops.position.rope import OP as ROPE
 from kernelworks.ops.reduction.softmax import OP as SOFTMAX
+from kernelworks.templates.norm import LONG
 
 __all__ = [
     "CONTRACT_ERRORS",
@@ -231,8 +232,26 @@ def layer_norm(
             return output
         except CONTRACT_ERRORS:
             pass
+    if weight is not None and bias is not None and weight.dim() > 1 and weight.numel() >= LONG:
+        found = _layer_norm_of_blocks(input, normalized_shape, weight, bias, eps)
+        if found is not None:
+            return found
     result: Tensor = _layer_norm(input, normalized_shape, weight, bias, eps)
     return result
+
+
+def _layer_norm_of_blocks(input: Tensor, shape: Any, weight: Tensor, bias: Tensor, eps: float) -> Tensor | None:
+    """Of several dimensions at once, which are one long row; None where they are torch's to refuse, or lie apart."""
+    given, last = (input, weight, bias), weight.dim()
+    if not expressible(*given) or type(shape) not in _SHAPES or not all(t.is_contiguous() for t in given):
+        return None
+    if tuple(shape) != weight.shape or bias.shape != weight.shape or input.shape[-last:] != weight.shape:
+        return None
+    try:
+        output: Tensor = LAYER_NORM.call(input.flatten(-last), weight.flatten(), bias.flatten(), eps)
+    except CONTRACT_ERRORS:
+        return None
+    return output.view(input.shape)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:

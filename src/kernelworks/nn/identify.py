@@ -377,7 +377,9 @@ FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, IndexError, fx.
 @contextlib.contextmanager
 def default_torch_modes() -> Iterator[None]:
     """Torch's default modes, so that what the caller has set up neither sees nor changes the check of values."""
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+    with (
+        torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"),
+    ):  # fmt: skip
         yield
 
 

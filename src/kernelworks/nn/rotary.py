@@ -82,7 +82,7 @@ def _agrees(function: Callable[..., Any]) -> bool:
     generator = torch.Generator().manual_seed(0)
 
     def some(dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype).requires_grad_()
 
     with default_torch_modes():
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):

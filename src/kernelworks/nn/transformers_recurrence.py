@@ -170,7 +170,7 @@ def _close(got: Any, want: Tensor) -> bool:
 
 def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=generator) for shape in shapes]
+    return [torch.randn(shape, generator=generator, device="cpu") for shape in shapes]
 
 
 def _is_delta_rule(function: Callable[..., Any]) -> bool:

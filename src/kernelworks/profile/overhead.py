@@ -36,7 +36,7 @@ class Floors:
 
 def measure() -> Floors:
     """The floors of this process. Medians of several rounds, profiled and not in turns."""
-    x, out = torch.ones(1), torch.empty(1)
+    x, out = torch.ones(1, device="cpu"), torch.empty(1, device="cpu")
 
     def loop() -> None:
         for _ in range(CALLS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -147,8 +148,54 @@ def _set_cudnn_benchmark(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
+def _default_device() -> torch.device | None:
+    """None if it is torch's own: to set that is a mode, which each call would go through."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def _keeps_denormals() -> bool:
+    """torch has no word for it but what it computes."""
+    return bool(torch.full((1,), 1e-40, dtype=torch.float32, device="cpu").mul(1.0).ne(0.0))
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _set_cores(cores: list[int]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def _set_anomalies(how: tuple[bool, bool]) -> None:
+    torch.autograd.set_detect_anomaly(*how)
+
+
+def _set_deterministic(how: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(how[0], warn_only=how[1])
+
+
+def _set_attention(how: tuple[bool, ...]) -> None:
+    for enable, on in zip(ATTENTION_SETTERS, how, strict=True):
+        enable(on)
+
+
+def _set_one_dnn(on: bool) -> None:
+    torch._C._set_mkldnn_enabled(on)
+
+
+def _set_collecting(on: bool) -> None:
+    (gc.enable if on else gc.disable)()
+
+
+CUDA = torch.backends.cuda  # torch's attention on a CPU looks at these too
+ATTENTION_GETTERS: tuple[Any, ...] = (CUDA.flash_sdp_enabled, CUDA.mem_efficient_sdp_enabled, CUDA.math_sdp_enabled)
+ATTENTION_SETTERS: tuple[Any, ...] = (CUDA.enable_flash_sdp, CUDA.enable_mem_efficient_sdp, CUDA.enable_math_sdp)
+
 # Name -> how to read it, how to put it back.
 SETTINGS: dict[str, tuple[Any, Any]] = {
+    "the default device": (_default_device, torch.set_default_device),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
     "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -164,7 +211,27 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         lambda: torch.cuda.current_device() if torch.cuda.is_initialized() else 0,  # where torch begins
         lambda number: torch.cuda.set_device(number) if torch.cuda.is_initialized() else None,
     ),
-    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "autocast's dtype on the CPU": (
+        lambda: torch.get_autocast_dtype("cpu"),
+        lambda dtype: torch.set_autocast_dtype("cpu", dtype),
+    ),
+    "autocast's dtype on the GPU": (
+        lambda: torch.get_autocast_dtype("cuda"),
+        lambda dtype: torch.set_autocast_dtype("cuda", dtype),
+    ),
+    "deterministic algorithms": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        _set_deterministic,
+    ),
+    "the search for anomalies": (
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        _set_anomalies,
+    ),
+    "denormal numbers": (_keeps_denormals, lambda kept: torch.set_flush_denormal(not kept)),
+    "the paths of attention": (lambda: tuple(enabled() for enabled in ATTENTION_GETTERS), _set_attention),
+    "oneDNN": (torch._C._get_mkldnn_enabled, _set_one_dnn),
+    "the collection of garbage": (gc.isenabled, _set_collecting),
+    "the cores that it may use": (_cores, _set_cores),
     "the precision of float32 products": (Float32Products.of_process, Float32Products.restore),
     "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
     "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),

@@ -8,7 +8,7 @@ launches of C++ (exported functions NAME and NAME_backward, as ``simd/norm.hpp``
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kernelworks.build.kernels import cpp_kernels
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract import UNIT_ROUNDOFF, Case, Contract, Cost, Kernel, Mutant, Request, rounding
 from kernelworks.contract.arguments import Argument, Arguments, check_of, errors_of, right_of, schema_of
-from kernelworks.contract.cases import draw, normal, row_cases
+from kernelworks.contract.cases import SMOOTH, VALUES, draw, normal, row_cases
 from kernelworks.contract.memory_layout import as_rows
 from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.op import Op, Pass
@@ -32,7 +32,7 @@ from kernelworks.templates.op_package import OpPackage
 from kernelworks.templates.rowwise import BENCH, DEVICE_BENCH, TARGETS, Total, case, sized_cases, sum_mutants, total
 from kernelworks.templates.torch_kernels import python_kernels
 
-__all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "over_rows", "root_mean_square"]
+__all__ = ["ROW", "Norm", "fits_registers", "fits_tile", "is_long", "over_rows", "root_mean_square"]
 
 U32 = UNIT_ROUNDOFF[torch.float32]
 ROW, PARAMETER = T("... N"), T("N", like="x", optional=True)
@@ -42,6 +42,7 @@ DEVICE_SIZES = (
     (40000, 64), (4099, 128), (5003, 768), (3001, 1024), (1500, 2048), (1501, 3072), (701, 4096), (700, 5120),
     (600, 6144), (300, 8192), (301, 12000), (300, 16384), (40, 20000), (40, 32768), (20, 65536),
 )  # fmt: skip
+LONG_BENCH = (16, 1 << 20)  # rows that one program each would take long for
 RESIDUAL_SIZES = ((4099, 65), (3001, 1024), (701, 4096), (300, 12000), (200, 16384), (40, 32768))
 
 
@@ -117,6 +118,15 @@ def up_to(longest: int) -> Callable[[Request], str | None]:
 
 fits_registers = up_to(65536)  # as it came; what a program keeps of longer rows mostly goes to memory
 fits_tile = up_to(16384)  # in float32, with the sums of the backward (tile/norm.py)
+LONG = 8192  # elements of a row from which on several programs may be quicker than one
+
+
+def is_long(request: Request) -> str | None:
+    """The guard of kernels that share a row among programs (tile/long_rows/norm.py)."""
+    n = request.args["x"].shape[-1]
+    if request.args.get("residual") is not None:
+        return "adds no residual"
+    return None if n >= LONG else f"takes rows of at least {LONG} elements, got {n}"
 
 
 SHAPE = "x.shape[-1:] if weight is None else weight.shape"  # the weight's is at hand
@@ -192,7 +202,9 @@ class Norm(OpPackage):
             gradient_bound=self._gradient_bound, cost=self._cost, dims=_dims, cases=(*self._cases(), *self.cases),
             bench_cases=tuple(sized_cases(self.make, (*BENCH[:2], self.small, *BENCH[2:]))),
             device_cases=(*self._device_cases(), *self.device_cases),
-            device_bench_cases=tuple(sized_cases(self.make, DEVICE_BENCH, (torch.bfloat16,))),
+            device_bench_cases=tuple(
+                sized_cases(self.make, DEVICE_BENCH if self.always else (*DEVICE_BENCH, LONG_BENCH), (torch.bfloat16,))
+            ),
             errors=self._errors(),
         )  # fmt: skip
 
@@ -296,7 +308,18 @@ class Norm(OpPackage):
         return (
             *sized_cases(self.make, DEVICE_SIZES),
             *(self.residual_case(f"residual {m}x{n}", (m, n)) for m, n in beside),
+            *(() if self.always else self._long_cases()),
         )
+
+    def _long_cases(self) -> Iterator[Case]:
+        """Rows that several programs share, more than a kernel holds in registers."""
+        yield from sized_cases(self.make, ((3, 300_001), (1, 1_100_000), (40, 131_072)))
+        shape = (2, 70_001)
+        for kind in VALUES:
+            yield case(f"{kind} 2x70001", self.make, shape, kind, gradients=kind in SMOOTH)
+        parameters = {n: None for n in ("weight", "bias") if n in self.arguments}
+        yield self.case_with("no parameters 2x70001", shape, **parameters)
+        yield self.case_with("strided 2x70001", shape, layouts=True)
 
     # ------------------------------------------------------------ the op
 

@@ -129,7 +129,9 @@ class Reduction(OpPackage):
             cases=(*self.cases, *self._cases()),
             bench_cases=tuple(_case(shape, dim, dtypes=(dtype,)) for shape, dim, dtype in BENCH),
             device_cases=tuple(_case(shape, dim) for shape, dim in DEVICE),
-            device_bench_cases=tuple(_case(shape, dim, dtypes=(BF16,)) for shape, dim in DEVICE_BENCH),
+            device_bench_cases=tuple(
+                _case(shape, dim, dtypes=(BF16,)) for shape, dim in (*DEVICE_BENCH, *(ODD_ROWS if self.dtype else ()))
+            ),
             errors=(*errors_of(self.arguments), *((EMPTY,) if self.dtype is not None else ())),
         )
 
@@ -177,13 +179,16 @@ class Reduction(OpPackage):
                 yield _case((40, 19), 0, kind)
                 yield _case((5, 7, 30), None, kind)
         yield _case((9, 1031), -1, FEW)
+        if self.dtype is not None:  # equal elements, and NaN, in several parts of columns
+            for kind in (FEW, "nan", "negative_inf", "constant"):
+                yield _case((2, 300, 40), 1, kind)
         for shape, dim in SPLIT_CASES:
             yield _case(shape, dim, FEW if self.dtype else "normal", gradients=False)
 
     # ------------------------------------------------------------ the op
 
-    def op(self, contract: Contract, mutants: Sequence[Mutant] = ()) -> Op:
-        """The op; ``mutants`` are the op package's own."""
+    def op(self, contract: Contract, mutants: Sequence[Mutant] = (), ahead: Sequence[Kernel] = ()) -> Op:
+        """The op; ``mutants`` are the op package's own, and so are kernels that come ``ahead`` of the others."""
         made = schema_of(self.arguments)
         back = Pass(
             f"{self.name}_backward(Tensor grad_output, {made}, str? op_kernel=None) -> Tensor",
@@ -193,7 +198,7 @@ class Reduction(OpPackage):
         )
         op = Op(
             contract,
-            self._kernels(),
+            [*ahead, *self._kernels()],
             op_package=self.op_package,
             forward=Pass(
                 f"{self.name}({made}, str? op_kernel=None) -> Tensor",
@@ -431,6 +436,7 @@ BENCH: tuple[tuple[tuple[int, ...], int | None, torch.dtype], ...] = (
 DEVICE_BENCH: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((8192, 4096), -1), ((8192, 4096), 0), ((4096, 16384), None), ((16, 1024), -1)
 )  # fmt: skip
+ODD_ROWS = (((32, 1024, 4095), 1),)  # at no multiple of 16 bytes
 
 
 def _dims(request: Request) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Try:
 
     def note_promise(self, found: Promise, upon: Sequence[Try]) -> Promise:
         """Notes what was predicted with those in place, within what can be predicted."""
+        if found.saves is not None and not math.isfinite(found.saves):
+            found = dataclasses.replace(found, saves=None)
         if found.saves is not None:
             found = dataclasses.replace(found, saves=max(found.saves, 1 - MOST_SHARE))
         self.promise, self.predicted, self.upon = found, found.saves, tuple(upon)

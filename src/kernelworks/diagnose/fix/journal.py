@@ -66,11 +66,11 @@ class Journal:
 
 def most_silent_s(search: Search, one: Try) -> Silence:
     """Seconds after which a trial that has said nothing is ended. A compiler that is at work has all that is left of
-    the budget if nothing else waits for it."""
+    the budget if nothing else waits for it, and if it makes anew what was kept."""
     assert search.scene.budget is not None
     left, runs_s = search.scene.budget.seconds_left, SILENT_RUNS * search.scene.wall
     compiles = stage(one) == COMPILERS
-    share = 1.0 if compiles and not _waits_for_it(search, one) else SILENT_SHARE
+    share = 1.0 if compiles and (one.applied or not _waits_for_it(search, one)) else SILENT_SHARE
     return Silence(RESTS_S + runs_s, max(SILENT_S + runs_s, share * left), compiles)
 
 

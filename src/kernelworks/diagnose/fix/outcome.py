@@ -12,6 +12,7 @@ from kernelworks.records.fix import Fix, SearchStep
 __all__ = ["fix_record", "in_a_line", "note_step", "place", "with_budget"]
 
 MOST_STEPS = 400  # in a record
+MOST_TEXT = 4096  # characters of an error that are looked at
 
 
 def fix_record(was: float, now: float, **fields: Any) -> Fix:
@@ -39,9 +40,12 @@ def with_budget(what: str, scene: Scene | None) -> str:
     return f"{what}, {left:.0f} s of {scene.budget.seconds:.0f} left"
 
 
-def in_a_line(error: Exception) -> str:
-    """An error in one line."""
-    text = str(error).strip().splitlines()
+def in_a_line(error: BaseException) -> str:
+    """An error in one line, also one that cannot say itself, or not in characters that a file takes."""
+    try:
+        text = str(error)[:MOST_TEXT].encode(errors="replace").decode().strip().splitlines()
+    except Exception:  # of the error's own class
+        text = []
     return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
 
 

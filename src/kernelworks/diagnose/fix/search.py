@@ -217,7 +217,14 @@ class Search:
             try:
                 self.tried += [Try(optimization, candidate) for candidate in optimization.candidates(self.scene)]
             except Impossible as why:
-                self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, str(why)))
+                self._leave_out(optimization, str(why))
+            except BudgetExceeded:
+                raise
+            except Exception as error:  # one that cannot look at this program costs no other its turn
+                self._leave_out(optimization, f"looking for its places: {in_a_line(error)}")
+
+    def _leave_out(self, optimization: Optimization, why: str) -> None:
+        self.impossible.append(TriedOptimization(optimization.name, "", "", "", NOT_TRIED, why))
 
     def _planned(self, plan: Mapping[str, Any]) -> None:
         """All of a plan, measured as one."""

@@ -49,6 +49,7 @@ LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it impor
 LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
 LEAVE_S = 10.0  # for a worker that has said all, or was killed, to end
 INTERRUPTED_CAUSE = "it was interrupted"
+UPON_LOST = "it was measured on top of what cannot be put in place anew"
 AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
 
 
@@ -86,6 +87,7 @@ class Progress:
     budget_s: float = 0.0
     ends_at: float = float("inf")  # when the fix has to end
     deaths: list[str] = field(default_factory=list)
+    fixes: list[tuple[frozenset[int], Fix]] = field(default_factory=list)  # the last one with each set of kept tries
     is_over: bool = False  # the last worker ended as its time was over
     pool: CompilePool | None = None
 
@@ -134,14 +136,24 @@ class Progress:
         found: dict[str, Any] = self.state["tries"][number]
         return found
 
+    def note_outcome(self, state: dict[str, Any], fix: Fix) -> None:
+        self.state, self.fix = state, fix
+        kept = frozenset(state["kept"])
+        self.fixes = [*(each for each in self.fixes if each[0] != kept), (kept, fix)]
+
     def blame(self, cause: str, needs_s: float = 0.0) -> None:
         """The try that was under way is rejected, and so is out of the plan; if only the budget was over, it was not
-        tried, and so many seconds may do."""
+        tried, and so many seconds may do. One that was kept and is put in place anew stays kept then, and the search is
+        over."""
         self.deaths.append(cause)
         one = self.running()
         if one is None or self.state is None:
             return
         number, candidate = self.state["running"], one["candidate"]
+        was_kept = number in self.state["kept"]
+        if was_kept and needs_s:
+            self.is_over = True
+            return
         ended = SearchStep(self.trial_at_s, f"did not end: {candidate['optimization']}, {candidate['says']}")
         self.state["steps"] = [*self.state["steps"], dataclasses.asdict(ended)]
         one.update(
@@ -155,6 +167,19 @@ class Progress:
             tried[number] = dataclasses.replace(tried[number], outcome=outcome, why=cause, needs_s=needs_s)
             most_s = max(self.fix.needs_s, needs_s)
             self.fix = dataclasses.replace(self.fix, optimizations=tuple(tried), needs_s=most_s)
+            if was_kept:
+                self.fix = self._without_lost(self.fix, frozenset(self.state["kept"]))
+
+    def _without_lost(self, fix: Fix, kept: frozenset[int]) -> Fix:
+        """The last fix of which nothing is lost. What was measured on top of what cannot be put in place anew was not
+        measured without it."""
+        nothing = frozenset[int](), fix_record(fix.before_s, fix.before_s, budget_s=fix.budget_s)
+        held, found = next((each for each in reversed(self.fixes) if each[0] <= kept), nothing)
+        tried = tuple(
+            dataclasses.replace(one, outcome=NOT_TRIED, why=UPON_LOST) if one.applied and at not in held else one
+            for at, one in enumerate(fix.optimizations)
+        )
+        return dataclasses.replace(found, optimizations=tried, needs_s=fix.needs_s, steps=fix.steps)
 
 
 def supervise(request: Request, say: Say) -> Diagnosis:
@@ -199,7 +224,8 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
         if progress.diagnosis is None:
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
         time_for_another = progress.seconds_left - SPARE_S > progress.another_takes_s
-        if progress.state is None or len(progress.deaths) > MOST_DEATHS or not time_for_another:
+        ended = progress.is_over or len(progress.deaths) > MOST_DEATHS
+        if progress.state is None or ended or not time_for_another:
             return progress.with_seconds(_as_far_as_it_got(progress, cause))
         say(f"{cause}; going on in another process")
 
@@ -279,7 +305,7 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
             elif kind == "spoilt":
                 limit.cause = message["why"]
             elif kind == "end":
-                progress.state, progress.fix = message["state"], build_record(Fix, message["fix"])
+                progress.note_outcome(message["state"], build_record(Fix, message["fix"]))
                 limit.end()
             elif kind == "raised":
                 if progress.diagnosis is None:

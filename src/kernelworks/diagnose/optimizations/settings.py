@@ -66,4 +66,4 @@ def _holders(tensor: Tensor) -> tuple[int, int]:
 @functools.cache
 def _alone() -> tuple[int, int]:
     """The counts of a tensor that nobody else holds, while we look at it."""
-    return _holders(torch.empty(1))
+    return _holders(torch.empty(1, device="cpu"))

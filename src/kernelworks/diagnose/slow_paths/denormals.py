@@ -17,7 +17,7 @@ SLOWER = 1.3
 
 class Denormals(Watcher):
     def __init__(self) -> None:
-        self.elements, self.line, self.typical = 0, "", torch.zeros(0)
+        self.elements, self.line, self.typical = 0, "", torch.zeros(0, device="cpu")
         self.given: set[int] = set()  # the memory of the function's arguments
 
     def functions(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from kernelworks.profile.printed_output import dropped_output
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
 
+DEEPEST = 8  # an output is looked at to this depth
 MOST_INSIDE = 1 << 28  # so many bytes of outputs of inner modules are kept
 
 
@@ -30,6 +32,7 @@ class Answers:
     named: dict[str, Tensor] = field(default_factory=dict)
     inside: dict[str, Tensor] = field(default_factory=dict)  # the first output of each inner module
     unwritten: set[str] = field(default_factory=set)  # of ``named``, buffers that are what they were, as torch counts
+    kinds: dict[str, str] = field(default_factory=dict)  # of what the output is made of, by the same places
 
 
 def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = False) -> Answers:
@@ -52,7 +55,7 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
         if inside:
             stack.enter_context(_watched(module, found.inside))
         output = module(*args, **kwargs)
-        outputs = output_tensors(output)
+        outputs, found.kinds = output_tensors(output), dict(_kinds(output))
         copies = {f"output{name}": plain_copy(t) for name, t in outputs.items()}  # a backward may lie over them
         if sample.training:
             loss = output.get("loss") if isinstance(output, Mapping) else None
@@ -75,6 +78,26 @@ def answers(sample: Sample, state: State, *, wide: bool = False, inside: bool = 
             if not written:
                 found.unwritten.add(f"buffer {name}")
     return found
+
+
+def _kinds(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """The types of what holds the tensors of an output, and of what stands there beside them; of a tensor whether it
+    has a gradient. What a string or an object says is its own affair."""
+    if isinstance(value, Tensor):
+        yield path, "a tensor with a gradient" if value.requires_grad else "a tensor without a gradient"
+        return
+    yield path, type(value).__qualname__
+    if depth > DEEPEST:
+        return
+    items: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, Mapping):
+        items = iter(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = iter(enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = ((each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value))
+    for key, item in items:
+        yield from _kinds(item, f"{path}[{key!r}]", depth + 1)
 
 
 def _attributes(module: nn.Module, args: tuple[Any, ...]) -> dict[str, Tensor]:
@@ -121,7 +144,10 @@ def _gradients(module: nn.Module, given: dict[str, Tensor], outputs: dict[str, T
 
 def _weighed(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        numbers = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64) - 0.3
+        numbers = torch.rand(
+            tensor.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64, device="cpu"
+        )
+        numbers -= 0.3
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     return (dense.double() * numbers.to(tensor.device)).sum()
 

@@ -15,6 +15,10 @@ def difference_in_kind(before: Answers, after: Answers) -> str:
     if before.named.keys() != after.named.keys():
         lost = sorted(before.named.keys() ^ after.named.keys())
         return f"changed, it returns another structure ({', '.join(lost[:3])})"
+    for path in {**before.kinds, **after.kinds}:
+        was, now = before.kinds.get(path, "nothing"), after.kinds.get(path, "nothing")
+        if was != now:
+            return f"changed, output{path} is {now}, was {was}"
     for name, value in before.named.items():
         other = after.named[name]
         if (value.shape, value.dtype) != (other.shape, other.dtype):

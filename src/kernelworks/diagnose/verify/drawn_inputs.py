@@ -103,27 +103,27 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def _normal(times: float) -> Draw:
     def draw(x: Tensor, g: torch.Generator) -> Tensor:
         spread = x[x.isfinite()].std(correction=0) * times
-        return torch.randn(x.shape, generator=g, dtype=torch.float64) * spread
+        return torch.randn(x.shape, generator=g, dtype=torch.float64, device="cpu") * spread
 
     return draw
 
 
 def _edges(x: Tensor, g: torch.Generator) -> Tensor:
-    return torch.where(torch.rand(x.shape, generator=g) < 0.5, x.min(), x.max())
+    return torch.where(torch.rand(x.shape, generator=g, device="cpu") < 0.5, x.min(), x.max())
 
 
 def _between(x: Tensor, g: torch.Generator) -> Tensor:
-    return torch.randint(int(x.min()), int(x.max()) + 1, x.shape, generator=g)
+    return torch.randint(int(x.min()), int(x.max()) + 1, x.shape, generator=g, device="cpu")
 
 
 def _in_upper_half(x: Tensor, g: torch.Generator) -> Tensor:
     low, high = int(x.min()), int(x.max())
-    return torch.randint((low + high + 1) // 2, high + 1, x.shape, generator=g)
+    return torch.randint((low + high + 1) // 2, high + 1, x.shape, generator=g, device="cpu")
 
 
 def _in_lower_half(x: Tensor, g: torch.Generator) -> Tensor:
     low, high = int(x.min()), int(x.max())
-    return torch.randint(low, (low + high) // 2 + 1, x.shape, generator=g)
+    return torch.randint(low, (low + high) // 2 + 1, x.shape, generator=g, device="cpu")
 
 
 DRAWS: dict[str, tuple[Draw, Draw]] = {

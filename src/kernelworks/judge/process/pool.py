@@ -20,6 +20,8 @@ from typing import Any
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.integrity import find_code_changes
 from kernelworks.judge.process.ipc import hear, pair, say, write_papers
+from kernelworks.judge.process.own_code import own_ranges, take_away
+from kernelworks.judge.process.sandbox import INSIDE
 from kernelworks.machine import environment
 
 __all__ = ["ChildProcess", "Nursery", "ProcessEnded", "ProcessTimeout"]
@@ -195,6 +197,31 @@ class ChildProcess:
         except OSError:
             return []
 
+    def own_code(self) -> list[tuple[int, int]]:
+        """Where code that it has compiled, or brought, lies in its memory; none where the kernel does not say."""
+        try:
+            return own_ranges(self.pid, self.maker, (self.folder, INSIDE)) if self.maker else []
+        except OSError:
+            return []
+
+    def take_own_code(self) -> bool:
+        """Of a stopped process: its own code does nothing from here on. Whether there was any, and it could be taken
+        away."""
+        try:
+            own = self.own_code()
+            take_away(self.pid, own)
+        except OSError:
+            return False
+        return bool(own)
+
+    def wait_for_word(self, seconds: float) -> None:
+        """Until something is there to be heard, or so long: without rest, on a core of the supervisor's own, so that
+        nothing passes between the word and what is done next."""
+        there, until = select.poll(), time.monotonic() + seconds
+        there.register(self.control, select.POLLIN)
+        while not there.poll(0) and time.monotonic() < until:
+            pass
+
     def is_alive(self) -> bool:
         return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
 
@@ -255,25 +282,27 @@ def _fields(stat: str) -> list[bytes]:
 
 
 def _related(pid: int, *, apart: bool) -> Iterator[int]:
-    parents: dict[int, int] = {}
+    """Processes in its namespace, where it has one, and its descendants: one that shows nobody its namespace is one of
+    them all the same."""
+    parents, inside = dict[int, int](), set[int]()
     with contextlib.suppress(OSError):
         own = os.readlink(f"/proc/{pid}/ns/pid") if apart else ""
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit():
                 continue
+            number = int(entry.name)
             with contextlib.suppress(OSError, ValueError, IndexError):
-                number = int(entry.name)
-                if apart and os.readlink(f"/proc/{number}/ns/pid") == own:
-                    yield number
                 fields = _fields(f"/proc/{number}/stat")
                 if fields[0] != b"Z":
                     parents[number] = int(fields[1])
-    if not apart:
-        keeper = parents.get(pid, pid)  # whose child each becomes whose own parent ends
-        known = {keeper}
-        for _ in range(8):  # as deep as anybody nests them
-            known |= {child for child, parent in parents.items() if parent in known}
-        yield from known - {keeper}
+            with contextlib.suppress(OSError):
+                if apart and os.readlink(f"/proc/{number}/ns/pid") == own:
+                    inside.add(number)
+    first = pid if apart else parents.get(pid, pid)  # the keeper's each becomes whose own parent ends
+    known = {first}
+    while further := {child for child, parent in parents.items() if parent in known} - known:
+        known |= further
+    yield from inside | (known if apart else known - {first})
 
 
 class Nursery:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["lines", "parse_load_answer", "sanitize_text", "seconds", "words"]
+__all__ = ["lines", "one_line", "parse_load_answer", "sanitize_text", "seconds", "words"]
 
-MOST_TEXT, MOST_LINES = 4000, 200
+MOST_TEXT, MOST_LINES, MOST_NAME = 4000, 200, 80
+WEIGHTS = ("none", "the reference's", "drawn from the same seed")
 ALLOWED_CONTROLS = "\n\t"  # of compilers' errors
 
 
@@ -16,6 +17,11 @@ def sanitize_text(value: object, most: int = MOST_TEXT) -> str:
     """A text with nothing in it that a terminal or a file would take for more than letters."""
     text = value[:most] if isinstance(value, str) else ""
     return "".join(c if c.isprintable() or c in ALLOWED_CONTROLS else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(value: object) -> str:
+    """A name, which whoever is judged has chosen: nothing in it begins a line of its own."""
+    return " ".join(sanitize_text(value, MOST_NAME).split())
 
 
 def lines(value: object) -> list[str]:
@@ -38,9 +44,9 @@ def parse_load_answer(value: object) -> dict[str, Any]:
     said = words(value)
     if "raised" in said:
         return {"raised": sanitize_text(said["raised"])}
-    constants, elements = said.get("constants"), said.get("elements")
+    constants, elements, weights = said.get("constants"), said.get("elements"), said.get("weights")
     return {
-        "loaded": True, "changed": lines(said.get("changed")), "weights": sanitize_text(said.get("weights")),
+        "loaded": True, "changed": lines(said.get("changed")), "weights": weights if weights in WEIGHTS else "",
         "constants": constants if isinstance(constants, int) else 0,
         "elements": elements if isinstance(elements, int) else 0,
     }  # fmt: skip

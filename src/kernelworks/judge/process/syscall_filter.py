@@ -1,8 +1,9 @@
 """System calls that a candidate has no use for, and that reach beyond its namespaces: a filter of the kernel's refuses
 them, and Landlock refuses to open anything for writing but what is its own. Neither needs a right or a library.
 
-Sockets of files are refused where they connect: a socket that listens outside by a name in the file system, another
-process's FIFO, a key of the user's, another process's memory, mounts and programs in the kernel are out of reach.
+Sockets of files are refused where they connect and where they listen: a socket that listens outside by a name in the
+file system, or that would be found there, another process's FIFO, a key of the user's, the kernel's log, another
+process's memory, mounts and programs in the kernel are out of reach.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ REFUSED_CALLS = {
     "open_by_handle_at": (304, 265), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "swapon": (167, 224),
     "swapoff": (168, 225), "reboot": (169, 142), "sethostname": (170, 161), "quotactl": (179, 60),
-    "acct": (163, 89), "pidfd_getfd": (438, 438), "iopl": (172, -1), "ioperm": (173, -1),
+    "acct": (163, 89), "syslog": (103, 116), "listen": (50, 201), "pidfd_getfd": (438, 438),
+    "iopl": (172, -1), "ioperm": (173, -1),
 }  # fmt: skip
 # Which libraries do without where a kernel has none: rings of calls that no filter sees, and a clone whose flags lie in
 # memory.

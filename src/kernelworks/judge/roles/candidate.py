@@ -38,11 +38,12 @@ from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.process_state import State
 from kernelworks.machine import environment
 
-__all__ = ["serve"]
+__all__ = ["WEIGHT", "serve"]
 
 MOST_TEXT = 4000
 MOST_SAID = 20  # operators
 MOST_RECENT = 4  # answers that are held beside those that the supervisor has drawn
+WEIGHT = "the weight "  # how the lines begin that are about one
 NUMBERS = {"bool": bool, "int64": int, "float64": float}  # what a number of Python's is as a tensor
 
 # Taken before a candidate is loaded: an attribute of an instance stands in place of none of them.
@@ -54,7 +55,7 @@ _with_own_sign, _with_own_part, _in_order, _copied = (
 )  # fmt: skip
 _contiguity = Tensor.is_contiguous
 _Base: Any = torch._C.TensorBase
-_needs_gradient, _shape = _Base.requires_grad.__get__, _Base.shape.__get__
+_needs_gradient, _shape, _writes = _Base.requires_grad.__get__, _Base.shape.__get__, _Base._version.__get__
 
 
 class _WrongAnswer(Exception):
@@ -79,14 +80,17 @@ class _Call:
 
 
 def _looks(value: Tensor) -> tuple[Any, ...]:
-    return _address(value), tuple(_shape(value)), _strides(value), _needs_gradient(value)
+    looks = type(value), _address(value), tuple(_shape(value)), _strides(value), _needs_gradient(value)
+    return *looks, _writes(value)
 
 
 def _another_input(call: _Call) -> str:
     """Which of a call's inputs is no longer the tensor that it was, "" where all are; then they are let go."""
     changed = [number for number, (one, was) in enumerate(call.inputs) if _looks(one) != was]
     call.inputs = []
-    return f"input {changed[0]} has another shape, other memory or a gradient after the call" if changed else ""
+    if not changed:
+        return ""
+    return f"input {changed[0]} has another class, shape, other memory or a gradient after the call, or was written to"
 
 
 class Caller:
@@ -135,6 +139,8 @@ class Caller:
             self.constants = about_constants(made, papers["weights"])
         self.own_elements = _elements_held(made)
         self.weights = _take(made, given["state"])
+        self.module = made if self.weights == "the reference's" else None
+        self.given_weights = {} if self.module is None else _weights_of(made, given["state"])
         made = self.device.to_device(made)
         if papers["variant"] == "compiled":
             made = torch.compile(made)
@@ -161,6 +167,12 @@ class Caller:
         """Elements of the buffers of these names, at these places."""
         own = dict(self.fn.named_buffers()) if isinstance(self.fn, nn.Module) else {}
         return {"buffers": [own[name].detach().double().reshape(-1)[at].tolist() for name, at in asked if name in own]}
+
+    def weight_changes(self) -> list[str]:
+        """Weights that are no longer the reference's, though nobody but its own calls had them since."""
+        now = {} if self.module is None else dict(self.module.named_parameters())
+        same = {name: name in now and _is_same_weight(now[name], was) for name, was in self.given_weights.items()}
+        return [f"{WEIGHT}{name} is another one than it was given" for name in same if not same[name]]
 
     def seed_changes(self) -> list[str]:
         """Drawing random numbers is anybody's right; where they begin is the user's."""
@@ -273,6 +285,18 @@ def _take(made: Any, state: dict[str, Tensor]) -> str:
     return "drawn from the same seed"
 
 
+def _weights_of(made: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: state[name] for name, _ in made.named_parameters() if name in state}
+
+
+def _is_same_weight(now: Tensor, was: Tensor) -> bool:
+    """The same numbers, or NaN in both, in the same precision."""
+    if now.shape != was.shape or now.dtype != was.dtype:
+        return False
+    its = now.detach().to(was.device)
+    return bool(((its == was) | ((its != its) & (was != was))).all())
+
+
 def _with_ours(made: Any, loaded: Any) -> Any:
     """What a problem is computed by with our kernels, those that are verified here and listed first: no tuning record
     of this machine's is seen in a process of the judge's, and without one torch's functions would run."""
@@ -367,7 +391,7 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
         elif do == "state":
             state = caller.state
             changed = [*state.changes(), *caller.seed_changes(), *state.reachable_changes()[:MOST_SAID]]
-            changed += state.replaced_operators()[:MOST_SAID]
+            changed += [*state.replaced_operators()[:MOST_SAID], *caller.weight_changes()[:MOST_SAID]]
             say(control, {"changed": changed})
         elif do == "muted":
             muted = caller.muted

@@ -89,6 +89,7 @@ class VariantProcess:
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.woken = 0  # with calls before which the process used a core for a moment, though it was stopped
         self.number = 0  # of the next call
+        self.at_once = False  # whether the latest is stopped with its word
         self.laid: list[LaidCall] = []
         self.laid_bytes = 0  # in which their inputs lie
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of those that it holds too
@@ -126,11 +127,13 @@ class VariantProcess:
 
     def call(
         self, cases: Sequence[Case], how: str = "call", *, look: bool = False, again: int = -1, layout: str = "",
-        weights: Sequence[str] = (), keep: bool = False, pause_s: float = 0.0,
+        weights: Sequence[str] = (), keep: bool = False, pause_s: float = 0.0, at_once: bool = False,
     ) -> Answer:  # fmt: skip
         """Hands cases over, one after the other in one go, and takes their answers. Those that are to ``keep`` are
         compared with others later; some that are drawn are kept anyway, and asked for ``again``. With a ``pause_s`` it
-        is stopped so long after the clock's start, and let go on. Raises ProcessEnded."""
+        is stopped so long after the clock's start, and let go on. ``at_once``: it is stopped the moment that it says
+        that it has answered, which takes others some microseconds to hear. Raises ProcessEnded."""
+        self.at_once = at_once
         with self.turn():
             return self._called(cases, how, look, again, layout, weights, keep, pause_s)
 
@@ -236,6 +239,9 @@ class VariantProcess:
         self.process.go_on()
         self.process.roam(placed)
         helpers = self._stopped_on_its_way(pause_s) if pause_s else 0
+        if self.at_once:
+            self.process.wait_for_word(self.answer_s * count)
+            self.process.begin_stop()
         said, _ = self.process.hear(self.answer_s * count)
         if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
             self.process.say({"outs": [one.outs for one in laid]})

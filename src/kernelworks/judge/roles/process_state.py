@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -25,6 +25,13 @@ import torch
 
 from kernelworks.judge.roles.on_cuda import persisting
 from kernelworks.judge.roles.reachable import Reachable, changes_since_fork, marked_modules
+from kernelworks.judge.roles.system_state import (
+    SYSTEM_SETTINGS,
+    library_variables,
+    other_handlers,
+    signal_handlers,
+    strange_modules,
+)
 from kernelworks.machine import environment
 
 __all__ = ["State"]
@@ -62,6 +69,7 @@ def _narrower(backend: str, what: str) -> str:
 
 # Of NumPy, which a candidate may be the first to load.
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+LIMITS = 16  # of the kernel's, the last of which is that of real time
 FIRST_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
@@ -125,7 +133,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "level of forward gradients": lambda: torch.autograd.forward_ad._current_level,
     "level of vmap": lambda: str(_C._functorch.peek_interpreter_stack()),
     "mode of files": lambda: _umask(),
-    "limits of the process": lambda: [resource.getrlimit(n) for n in range(10)],
+    "limits of the process": lambda: [resource.getrlimit(n) for n in range(LIMITS)],
     "locale": lambda: locale.setlocale(locale.LC_ALL),
     "path of modules": lambda: [place for place in sys.path if not place.startswith(os.getcwd())],
     "errors and output": lambda: [id(sys.excepthook), id(sys.stdout), id(sys.stderr), id(sys.stdin)],
@@ -143,11 +151,12 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     ),
     "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
+    "who is told of NumPy's errors": lambda: sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None,
 }
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
     "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
-    "KMP_INIT_AT_FORK",
+    "KMP_INIT_AT_FORK", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
 })  # fmt: skip
 
 
@@ -171,12 +180,12 @@ def _late() -> list[str]:
     return found
 
 
-def _settings() -> dict[str, Any]:
+def _settings(known: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     found = {}
-    for name, read in SETTINGS.items():
+    for name, read in known.items():
         try:
             found[name] = str(read())
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError, OSError, ValueError):
             found[name] = "unknown"
     return found
 
@@ -204,10 +213,15 @@ class State:
     """As it was when this was made."""
 
     def __init__(self) -> None:
-        self.settings = _settings()
+        # A GPU's driver and compilers catch signals and set the C library's variables at a time of their own.
+        self.on_gpu = torch.cuda.is_initialized()
+        self.known = SETTINGS if self.on_gpu else SETTINGS | SYSTEM_SETTINGS
+        self.settings = _settings(self.known)
         self.later = Reachable(others=marked_modules())
-        self.variables = environment.variables()
-        self.had = frozenset(_replaced() if torch.cuda.is_initialized() else ())  # torch replaces some for a GPU itself
+        self.variables, self.modules = environment.variables(), frozenset(sys.modules)
+        self.library_variables = {} if self.on_gpu else library_variables()
+        self.handlers = {} if self.on_gpu else signal_handlers()
+        self.had = frozenset(_replaced() if self.on_gpu else ())  # torch replaces some for a GPU itself
 
     def replaced_operators(self) -> list[str]:
         """Operators of torch's in whose place somebody has put others since."""
@@ -215,15 +229,20 @@ class State:
 
     def changes(self) -> list[str]:
         """What is set otherwise now, a line each."""
-        now = _settings()
+        now = _settings(self.known)
         found = [f"{name}: {was} -> {now[name]}" for name, was in self.settings.items() if now[name] != was]
-        variables = environment.variables()
-        found += [f"the variable {k} is set otherwise" for k in sorted(self.variables.keys() & variables.keys())
-                  if self.variables[k] != variables[k]]  # fmt: skip
-        found += [f"the variable {k} is set" for k in sorted(variables.keys() - self.variables.keys()) if k not in OURS]
-        return found + [f"the variable {k} is gone" for k in sorted(self.variables.keys() - variables.keys())]
+        for was, now_set in (
+            (self.variables, environment.variables()),
+            (self.library_variables, {} if self.on_gpu else library_variables()),
+        ):
+            found += [f"the variable {k} is set otherwise" for k in sorted(was.keys() & now_set.keys())
+                      if was[k] != now_set[k]]  # fmt: skip
+            found += [f"the variable {k} is set" for k in sorted(now_set.keys() - was.keys()) if k not in OURS]
+            found += [f"the variable {k} is gone" for k in sorted(was.keys() - now_set.keys())]
+        found += [] if self.on_gpu else other_handlers(self.handlers)
+        return list(dict.fromkeys(found))
 
     def reachable_changes(self) -> list[str]:
         """What of the modules is another function, value or module now, a line each."""
         found = changes_since_fork(self.later)
-        return found + [line for line in _late() if line not in found]
+        return found + [line for line in (*strange_modules(self.modules), *_late()) if line not in found]

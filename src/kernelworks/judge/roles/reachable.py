@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from struct import pack
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -78,6 +79,8 @@ def _entry(name: str, value: Any) -> Entry | None:
     kind = type(value)
     if kind is dict and value and all(type(key) is torch.dtype for key in value):  # tolerances, say
         return (name, value, tuple(value.items()), None)
+    if kind is float:
+        return (name, value, pack("d", value), None)  # one that is written over in its place is the same object
     if kind in CONSTANTS:
         counts = kind is int and not name.isupper()
         return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
@@ -117,7 +120,8 @@ class Holder:
             its = now.get(name, MISSING)
             if its is value:
                 if code is not None and self._is_other(value, code, defaults):
-                    yield f"{self.name}.{name} is another {'value' if type(code) in (int, tuple) else 'function'}"
+                    what = "value" if type(code) in (int, tuple, bytes) else "function"
+                    yield f"{self.name}.{name} is another {what}"
             elif type(value) in CONSTANTS:
                 if type(its) is not type(value) or its != value:
                     yield f"{self.name}.{name} is another value"
@@ -137,19 +141,23 @@ class Holder:
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
         if type(code) is int:
             return len(value) != code
+        if type(code) is bytes:
+            return pack("d", value) != code
         if type(code) is tuple:
             return tuple(value.items()) != code
         inner = _inner(value)
         return inner.__code__ is not code or _are_other(_defaults(inner), defaults)
 
 
-def _configured() -> dict[str, tuple[str, ...]]:
-    """Names that somebody has set in the configurations of torch's compiler."""
+def _configured() -> dict[str, dict[str, str]]:
+    """What is another value than its own in the configurations of torch's compiler, by name. The compiler sets some for
+    a moment and sets them back, and they count as somebody's from then on: so it is their value that tells."""
     found = {}
     for place in COMPILER_CONFIGS:
         config: Any = sys.modules.get(place)
         names = [*getattr(config, "_config", {})] if hasattr(config, "_is_default") else []
-        found[place] = tuple(name for name in names if not config._is_default(name))
+        values = {name: repr(getattr(config, name, None)) for name in names if not config._is_default(name)}
+        found[place] = {name: said for name, said in values.items() if said != repr(config._config[name].default)}
     return found
 
 
@@ -184,8 +192,9 @@ class Reachable:
             for holder in self.holders:
                 found += holder.changes()
         found += [f"{name} holds others" for name, was in self.lists.items() if tuple(map(id, LISTS[name])) != was]
-        for place, names in _configured().items():
-            found += [f"{place}.{name} is another value" for name in names if name not in self.configured[place]]
+        for place, now in _configured().items():
+            was = self.configured[place]
+            found += [f"{place}.{name} is another value" for name in {**was, **now} if was.get(name) != now.get(name)]
         return found
 
 

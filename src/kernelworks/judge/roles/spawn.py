@@ -26,7 +26,7 @@ from kernelworks.judge.process import sandbox
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.driver_walls import driver_starts_behind, walls_to_leave_out
 from kernelworks.judge.process.ipc import hear, read_papers, say
-from kernelworks.judge.roles import candidate, examiner, oracle, reachable
+from kernelworks.judge.roles import candidate, examiner, oracle, reachable, system_state
 from kernelworks.machine.parent_process import die_with_parent
 
 GPU_CONTROL = "/dev/nvidiactl"
@@ -92,6 +92,7 @@ def _loaded(modules: Sequence[str]) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     tempfile.tempdir = None  # it is another one in each
+    system_state.count_audit_hooks()
     reachable.mark_all()
     gc.collect()
     gc.freeze()  # no child goes through all that again, and copies it by doing so

@@ -264,7 +264,7 @@ def _places() -> Iterator[None]:
     while True:
         if len(held) == PLACES:
             held.pop(drawn.randrange(PLACES))
-        held.append(torch.empty(drawn.randrange(*BLOCKS), dtype=torch.uint8))
+        held.append(torch.empty(drawn.randrange(*BLOCKS), dtype=torch.uint8, device="cpu"))
         yield
 
 

@@ -74,7 +74,7 @@ class _Evictor:
 
     def __init__(self) -> None:
         largest = max((size for _, size in machine().cache_bytes), default=32 << 20)
-        self.buffer = torch.zeros(max(1, 2 * largest // 4))
+        self.buffer = torch.zeros(max(1, 2 * largest // 4), dtype=torch.float32, device="cpu")
 
     def __call__(self) -> None:
         self.buffer.add_(1.0)

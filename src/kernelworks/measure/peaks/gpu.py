@@ -146,7 +146,7 @@ def _bandwidths(memory: _Memory, step: Callable[[str], None]) -> tuple[GpuBandwi
 def _transfers() -> tuple[float, float]:
     """GB/s from and to pinned memory of the host."""
     there = torch.empty(128 * MIB // 4, device="cuda")
-    here = torch.zeros(there.numel(), pin_memory=True)
+    here = torch.zeros(there.numel(), device="cpu", pin_memory=True)
     to_device = _rate(there.nbytes, _timed(lambda: there.copy_(here, non_blocking=True), 5))
     to_host = _rate(there.nbytes, _timed(lambda: here.copy_(there, non_blocking=True), 5))
     return to_device, to_host

@@ -139,7 +139,7 @@ class Point:
 
 def _walked(kernel: Any, buffer: torch.Tensor, size: int, threads: int) -> Callable[[int], tuple[float, float]]:
     """``run`` for a kernel that walks ``size`` bytes of the buffer on each thread."""
-    result = torch.zeros(2, dtype=torch.float64)
+    result = torch.zeros(2, dtype=torch.float64, device="cpu")
 
     def run(passes: int) -> tuple[float, float]:
         kernel(result, buffer, size, passes, threads)
@@ -151,11 +151,11 @@ def _walked(kernel: Any, buffer: torch.Tensor, size: int, threads: int) -> Calla
 
 def _bandwidths(here: Machine) -> list[Point]:
     kernels = library(BANDWIDTH_SOURCE, [t for t in targets(here) if t != "avx512_bf16"][-1])
-    result = torch.zeros(2, dtype=torch.float64)
+    result = torch.zeros(2, dtype=torch.float64, device="cpu")
     points = []
     for threads in thread_counts(here):
         sets = working_sets(here, threads)
-        buffer = torch.empty(threads * (sets["DRAM"] + PAD_BYTES) + PAD_BYTES, dtype=torch.uint8)
+        buffer = torch.empty(threads * (sets["DRAM"] + PAD_BYTES) + PAD_BYTES, dtype=torch.uint8, device="cpu")
         kernels.touch(result, buffer, sets["DRAM"], threads)
         for level, size in sets.items():
             for kind in KINDS:
@@ -167,7 +167,7 @@ def _bandwidths(here: Machine) -> list[Point]:
 
 def _counted(kernel: Any, threads: int) -> Callable[[int], tuple[float, float]]:
     """``run`` for a kernel whose result is seconds, threads, operations of one thread."""
-    result = torch.zeros(3, dtype=torch.float64)
+    result = torch.zeros(3, dtype=torch.float64, device="cpu")
 
     def run(rounds: int) -> tuple[float, float]:
         kernel(result, rounds, threads)
@@ -237,7 +237,8 @@ class Floor:
 
 
 def _dispatch() -> Floor:
-    a, b, out, calls = torch.ones(1), torch.ones(1), torch.empty(1), 500
+    a, b, out = (torch.ones(1, device="cpu") for _ in range(3))
+    calls = 500
 
     def sample() -> float:
         with torch.inference_mode():
@@ -252,7 +253,7 @@ def _dispatch() -> Floor:
 def _floors(here: Machine) -> list[Floor]:
     """Dispatch, fork-join, page fault."""
     kernels = library(FLOORS_SOURCE, "scalar")
-    result = torch.zeros(2, dtype=torch.float64)
+    result = torch.zeros(2, dtype=torch.float64, device="cpu")
 
     def each() -> float:
         seconds, count = result.tolist()

@@ -22,7 +22,7 @@ from kernelworks.build.sharing import choose_threads
 from kernelworks.build.written_source import written_kernels
 from kernelworks.contract import Kernel
 from kernelworks.contract.arguments import schema_of
-from kernelworks.contract.reduced_dims import reduced_lines, reduced_shape
+from kernelworks.contract.reduced_dims import declines_rows, reduced_lines, reduced_shape
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.passthrough import Passthrough
 from kernelworks.dispatch.signature import TorchSignature
@@ -181,7 +181,14 @@ class ReductionTable(WrittenTable[ReductionEntry]):
             "forward": functools.partial(_forward_of, entry), "backward": functools.partial(_backward_of, entry)
         }  # fmt: skip
         ours = written_kernels(self.source, cpp_text(entry), TARGETS, launches, Path(self.op_package))
-        return [table_triton_kernel(self.folder, entry.name), *ours]
+        columns = [
+            table_triton_kernel(
+                self.folder, entry.name, passes=("forward",), name="triton_columns", module="triton_columns",
+                guard=declines_rows,
+            )
+            for variant in entry.variants.values() if len(variant.stages) == 1 and not entry.numbers
+        ]  # fmt: skip
+        return [*columns, table_triton_kernel(self.folder, entry.name), *ours]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.arguments import schema_of
+from kernelworks.contract.tensors import MEMORY, tensor_kind
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.attention.cache_append.contract import ARGUMENTS, CONTRACT, check_values, composite, reference
@@ -59,7 +60,10 @@ def _forward(
 
 
 def native(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
-    """What a user of torch writes."""
+    """What a user of torch writes, and the look at slots that torch's indexing does not take: it counts negative ones
+    from the end, and finds one past the end when others are written."""
+    if key_cache.device.type == "cpu" and tensor_kind(slot_mapping) == MEMORY:
+        check_values(key_cache, slot_mapping)
     there = slot_mapping >= 0
     slots, page = slot_mapping[there].long(), key_cache.shape[1]
     place = (slots // page, slots % page)
@@ -68,8 +72,6 @@ def native(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, s
 
 
 def _torch(*args: Any, out: Any = None) -> None:
-    if args[0].device.type == "cpu":
-        check_values(args[2], args[4])
     native(*args)
 
 

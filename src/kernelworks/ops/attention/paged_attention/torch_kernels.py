@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.tensors import MEMORY, tensor_kind
-from kernelworks.ops.attention.paged_attention.contract import TEMPLATE
+from kernelworks.ops.attention.paged_attention.contract import TEMPLATE, check_values
 from kernelworks.templates.attention.reference import heads_first, tokens_first
 from kernelworks.templates.attention.torch_kernels import composite as dense_in_torch
 
@@ -18,6 +18,8 @@ __all__ = ["composite", "native"]
 def native(*args: Any) -> Any:
     """A loop over the sequences."""
     contents = all(tensor_kind(t) == MEMORY for t in args[3:6])
+    if contents and args[0].device.type == "cpu":
+        check_values(*args[:2], *args[3:6])  # a negative block would be one from the end
     return TEMPLATE.native(*args) if contents else composite(*args)
 
 

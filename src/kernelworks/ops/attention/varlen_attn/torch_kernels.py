@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernelworks.contract.tensors import MEMORY, tensor_kind
-from kernelworks.ops.attention.varlen_attn.contract import TEMPLATE, Window
+from kernelworks.ops.attention.varlen_attn.contract import TEMPLATE, Window, check_values
 from kernelworks.templates.attention.reference import heads_first, tokens_first
 from kernelworks.templates.attention.torch_kernels import composite as dense_in_torch
 
@@ -63,6 +63,8 @@ def native(*args: Any) -> Any:
     if _torchs_takes(query, key):
         return _by_torchs(*args)
     contents = tensor_kind(cu_seq_q) == tensor_kind(cu_seq_k) == MEMORY
+    if contents and query.device.type == "cpu":
+        check_values(query, key, *args[3:7])  # tokens of no sequence would be left out
     return TEMPLATE.native(*args) if contents else composite(*args)
 
 

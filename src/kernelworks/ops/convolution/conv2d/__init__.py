@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
+from kernelworks.contract import Request
 from kernelworks.contract.arguments import schema_of
 from kernelworks.contract.int_pair import pair
 from kernelworks.dispatch.op import Op, Pass
@@ -73,6 +75,7 @@ def conv2d(
 
 MOST_TAPS, ROOM, TILE = 1024, 16384, 64  # as simd.cpp has them
 CHANNELS, ROWS, PRODUCT = 1, 2, 0  # its loops
+MOST_REACHED = 128  # elements of a picture that one output of triton_depthwise may hold in registers
 
 
 def _output(x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
@@ -170,11 +173,29 @@ def _reference(*args: Any, out: Any = None) -> Any:
     return in_float64(CONTRACT.reference, CONTRACT.results_in_order)(*args, out=out)
 
 
+def _declines_depthwise(request: Request) -> str | None:
+    """What a thread cannot hold, and what is a product of matrices."""
+    args = request.args
+    weight, channels = args["weight"], args["x"].shape[1]
+    if weight.shape[1] != 1 or args["groups"] != channels:
+        return f"takes filters of one channel each (groups == channels), got {args['groups']} groups of {channels}"
+    windows = windows_of(weight, args["stride"], args["padding"], args["dilation"])
+    reached = windows.reach(0) * windows.size[1]
+    if reached > MOST_REACHED:
+        return f"takes windows that reach over {MOST_REACHED} elements, dilation counted along H, got {reached}"
+    if not args["x"].shape[0] * weight.shape[0] * math.prod(windows.counts(args["x"].shape[2:])) < 2**31:
+        return "takes outputs of up to 2^31 elements"
+    if request.pass_ != "forward" and (windows.stride != (1, 1) or weight.shape[0] != channels):
+        return "makes gradients of a stride of 1 and of one filter a channel"
+    return None
+
+
 OPTIONS = "int[2] stride, int[2] padding, int[2] dilation, int groups"
 PACKAGE = Path(__file__).parent
 OP = Op(
     CONTRACT,
     [
+        triton_kernel(PACKAGE, name="triton_depthwise", module="triton_depthwise", guard=_declines_depthwise),
         triton_kernel(PACKAGE, passes=("forward",)),
         *cpp_kernels(PACKAGE, forward=_forward, targets={"avx512": "simd.cpp", "avx2": "simd.cpp"}),
         *cpp_kernels(PACKAGE, forward=_plain_forward, backward=_plain_backward, targets={"scalar": "scalar.cpp"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -192,10 +193,25 @@ BENCH = (
 DEVICE_BENCH = (
     (Slide((32, 56, 56), 3, padding=1, channels_last=True), (256, 256, 1)),
     (Slide((32, 56, 56), 1, channels_last=True), (256, 512, 1)),
+    (Slide((16, 256, 256), padding=1), (64, 64, 64)),
+    (Slide((32, 112, 112), padding=1, channels_last=True), (96, 96, 96)),
 )
 
 
+# Depthwise: neighbours in several blocks, rows that end in a strip, as many strips as programs; filters of 5 by 5 and 7
+# by 7; a stride, a dilation, several filters a channel.
+DEPTHWISE = (
+    (Slide((3, 61, 515), padding=1), (5, 5, 5)), (Slide((2, 40, 150), 5, padding=2), (24, 24, 24)),
+    (Slide((2, 33, 56), 7, padding=3), (40, 40, 40)), (Slide((2, 65, 100), 3, stride=2, padding=1), (12, 12, 12)),
+    (Slide((2, 50, 70), (3, 7), padding=(2, 9), dilation=(2, 3)), (7, 7, 7)),
+    (Slide((2, 30, 41), padding=1), (6, 18, 6)), (Slide((64, 14, 14), padding=1), (96, 96, 96)),
+)  # fmt: skip
+
+
 def _device_cases() -> Iterator[Case]:
+    for slide, channels in DEPTHWISE:
+        yield _case(slide, channels)
+        yield _case(replace(slide, channels_last=True), channels)
     for channels in ((64, 96, 1), (32, 32, 32)):
         for last in (False, True):
             yield _case(Slide((4, 30, 31), padding=1, channels_last=last), channels)

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernelworks.build.kernels import cpp_kernels, in_float64, into, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.arguments import schema_of
+from kernelworks.contract.tensors import MEMORY, tensor_kind
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import ABSENT, Array
 from kernelworks.ops.linalg.csr_matmul.contract import ARGUMENTS, CONTRACT, reference, row_of_each
@@ -153,6 +154,14 @@ def _composite(crow_indices: Tensor, col_indices: Tensor, values: Tensor, dense:
     return reference(crow_indices, col_indices, values, dense)[0]
 
 
+def _native(crow_indices: Tensor, col_indices: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """The composite, and the look at entries that torch's indexing does not take: it counts negative columns from the
+    end, and rows that do not rise to the end leave entries out."""
+    if dense.device.type == "cpu" and tensor_kind(crow_indices) == tensor_kind(col_indices) == MEMORY:
+        check_entries(crow_indices, col_indices, dense.shape[0])
+    return _composite(crow_indices, col_indices, values, dense)
+
+
 def _torch(crow: Tensor, columns: Tensor, values: Tensor, dense: Tensor, out: Any = None) -> Any:
     """In float32, where torch has no product of 16 bits."""
     check_entries(crow, columns, dense.shape[0])
@@ -206,5 +215,6 @@ OP = Op(
         returns=("values", "dense"),
     ),
     composite=_composite,
+    native=_native,
     mutants=MUTANTS,
 )  # fmt: skip

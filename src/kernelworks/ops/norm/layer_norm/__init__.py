@@ -14,7 +14,7 @@ from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, is_las
 from kernelworks.ops.norm.layer_norm import sm90_backward
 from kernelworks.ops.norm.layer_norm.contract import AT_ONCE, CONTRACT, TEMPLATE
 from kernelworks.ops.norm.layer_norm.mutants import MUTANTS
-from kernelworks.templates.norm import fits_registers
+from kernelworks.templates.norm import fits_registers, is_long
 
 __all__ = ["OP", "layer_norm"]
 
@@ -84,8 +84,11 @@ TRITON = triton_kernel(PACKAGE, guard=fits_registers, launches=2)
 HOPPER = cuda_kernel(
     PACKAGE, source="sm90_backward.cu", name="sm90_backward", guard=sm90_backward.guard, passes=("backward",)
 )
+SPLIT_KERNEL = triton_kernel(PACKAGE, guard=is_long, name="triton_split", module="triton_split", launches=3)
 
-OP = TEMPLATE.op(CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON], mutants=MUTANTS, at_once=AT_ONCE)
+OP = TEMPLATE.op(
+    CONTRACT, ahead=[with_forward_of(TRITON, HOPPER), TRITON, SPLIT_KERNEL], mutants=MUTANTS, at_once=AT_ONCE
+)
 OP.pattern = "norm"
 
 

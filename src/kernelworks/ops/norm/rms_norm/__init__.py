@@ -14,7 +14,7 @@ from kernelworks.build.kernels import triton_kernel
 from kernelworks.dispatch.signature import ABSENT, Array, TorchSignature, is_last_dimension
 from kernelworks.ops.norm.rms_norm.contract import AT_ONCE, CONTRACT, TEMPLATE
 from kernelworks.ops.norm.rms_norm.mutants import MUTANTS
-from kernelworks.templates.norm import fits_registers
+from kernelworks.templates.norm import fits_registers, is_long
 
 __all__ = ["OP", "rms_norm"]
 
@@ -102,9 +102,13 @@ def rms_norm(
     return OP.call(x, weight, eps, residual, out, kernel)
 
 
+PACKAGE = Path(__file__).parent
 OP = TEMPLATE.op(
     CONTRACT,
-    ahead=[triton_kernel(Path(__file__).parent, guard=fits_registers, launches=2)],
+    ahead=[
+        triton_kernel(PACKAGE, guard=fits_registers, launches=2),
+        triton_kernel(PACKAGE, guard=is_long, name="triton_split", module="triton_split", launches=3),
+    ],
     mutants=MUTANTS,
     at_once=AT_ONCE,
 )

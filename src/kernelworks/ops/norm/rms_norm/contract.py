@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelworks.contract.arguments import Number
 from kernelworks.contract.tensor_argument import T
 from kernelworks.dispatch.aten import aten
 from kernelworks.dispatch.passthrough import ExactShapes, Passthrough
 from kernelworks.templates.norm import EPS_CONDITION, PARAMETER, ROW, SHAPE, Norm, over_rows, root_mean_square
+from kernelworks.templates.rowwise import sized_cases
 
 __all__ = ["AT_ONCE", "CONTRACT", "TEMPLATE"]
 
@@ -45,7 +46,11 @@ def operators(x: Any, weight: Any, eps: float, residual: Any) -> Any:
     return output if residual is None else (output, s)
 
 
-TEMPLATE = Norm(
+def make(generator: Generator, dtype: torch.dtype, shape: tuple[int, ...], kind: str = "normal") -> dict[str, Any]:
+    return TEMPLATE.make(generator, dtype, shape, kind)
+
+
+TEMPLATE: Norm = Norm(
     op_package=__file__,
     formula="output = s / sqrt(mean(s^2, -1) + eps) * weight, with s = x + residual",
     source="Zhang and Sennrich, Root Mean Square Layer Normalization, 2019 (arXiv:1910.07467)",
@@ -62,6 +67,7 @@ TEMPLATE = Norm(
     gradient_bound=gradient_bound,
     flop=(4.0, 11.0),
     eps=1e-6,
+    cases=tuple(sized_cases(make, ((2, 9001),))),  # which programs of a GPU share
     reads={"weight": ("x", "residual")},
 )
 AT_ONCE = Passthrough(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, overload
 
+from kernelworks.build.kernels import triton_kernel
+from kernelworks.contract.reduced_dims import declines_rows
 from kernelworks.dispatch.signature import ABSENT, Array, two_names
 from kernelworks.ops.reduction.argmax.contract import CONTRACT, TEMPLATE
 
@@ -48,5 +51,9 @@ def argmax(
     return OP.call(x, dim, keepdim, out, kernel)
 
 
-OP = TEMPLATE.op(CONTRACT)
+COLUMNS = triton_kernel(
+    Path(__file__).parent, guard=declines_rows, passes=("forward",), name="triton_columns", module="triton_columns",
+    launches=2,
+)  # fmt: skip
+OP = TEMPLATE.op(CONTRACT, ahead=[COLUMNS])
 TORCH_SIGNATURE = TEMPLATE.torch_signature(OP)

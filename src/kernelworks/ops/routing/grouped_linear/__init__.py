@@ -149,6 +149,8 @@ def _native(x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None = No
         if rows.stop > rows.start:
             parts.append(F.linear(x[rows], weight[group], None if bias is None else bias[group]))
             last = rows.stop
+    if not parts and weight.shape[0]:  # no row at all: a product of none, so that what wants a gradient is given 0
+        parts.append(F.linear(x[:0], weight[0], None if bias is None else bias[0]))
     if last < x.shape[0] or not parts:
         parts.append(x.new_zeros(x.shape[0] - last, weight.shape[1]))
     return torch.cat(parts)

@@ -1,0 +1,1 @@
+"""Norms of rows that are too long for one program, on a GPU."""
