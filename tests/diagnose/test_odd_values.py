@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -57,6 +59,31 @@ def test_a_program_that_hands_over_odd_values_is_found_and_compared(name: str) -
     with torch.no_grad():
         found = find_roots(lambda: model(x, given))
     assert [type(root) for root in found.modules] == [Odd] and type(found.samples[0].args[1]) is type(given)
+    assert compare(found.samples, changed=lambda module: torch.no_grad()).agrees
+
+
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "Python": lambda: random.Random(1),
+    "NumPy": lambda: np.random.default_rng(1),
+    "NumPy's older": lambda: np.random.RandomState(1),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("given", [True, False])
+def test_a_module_that_draws_by_a_generator_of_its_own_repeats_itself(name: str, given: bool) -> None:
+    class Masks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.own = nn.Linear(4, 4), [GENERATORS[name]()]
+
+        def forward(self, x: Tensor, drawn: Any = None) -> Tensor:
+            own = self.own[0] if drawn is None else drawn
+            return self.net(x) * float(own.uniform(1.0, 2.0))  # type: ignore[no-any-return]
+
+    model, x = Masks(), torch.ones(2, 4)
+    drawn = GENERATORS[name]() if given else None
+    found = find_roots(lambda: model(x, drawn))
     assert compare(found.samples, changed=lambda module: torch.no_grad()).agrees
 
 

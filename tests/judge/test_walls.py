@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from kernelworks.judge.process.own_files import OpenedPlaces
+from kernelworks.judge.process.pool import _related
 from kernelworks.judge.process.reading import MemoryUnreadable, read_tensor
 from kernelworks.judge.process.syscall_filter import close_files_to_writing, filter_system_calls
 from kernelworks.judge.roles.device import Host
@@ -53,6 +55,28 @@ def _error_of(step: Callable[[], Any]) -> int:
     except OSError as error:
         return error.errno or -1
     return 0
+
+
+def test_processes_are_found_however_deep_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, tells = os.pipe()
+    first = os.fork()
+    if first == 0:
+        for _ in range(11):
+            if os.fork():
+                break
+        else:
+            os.write(tells, str(os.getpid()).encode())
+        time.sleep(600)
+        os._exit(0)
+    deepest = int(os.read(told, 16))
+    monkeypatch.setattr(os, "readlink", lambda path: path)  # nobody's namespace can be seen to be another's
+    found = [set(_related(first, apart=apart)) for apart in (False, True)]
+    for one in found[1]:
+        os.kill(one, signal.SIGKILL)
+    os.waitpid(first, 0)
+    os.close(told)
+    os.close(tells)
+    assert all({first, deepest} <= each and len(each) >= 12 for each in found)
 
 
 def test_what_listens_outside_is_not_reached_by_its_name(tmp_path: Path) -> None:

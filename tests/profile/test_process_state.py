@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import random
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import kernelworks as kw
 from kernelworks.profile.process_state import Surroundings, read_settings
 
 
@@ -64,6 +69,29 @@ def test_arguments_within_containers_are_put_back_too() -> None:
         "the program writes its tensor argument 0['labels'], so each run saw another: put back",
         "the program changes what its argument 0, 0['seen'] holds: put back",
     )
+
+
+def test_generators_among_the_arguments_go_on_from_where_they_were() -> None:
+    given = {"torch": torch.Generator().manual_seed(1), "more": [random.Random(2), np.random.default_rng(3)]}
+    held = given["torch"], *given["more"], np.random.RandomState(4)  # type: ignore[misc]
+
+    def drawn() -> list[float]:
+        return [float(torch.rand((), generator=held[0])), *(each.random() for each in held[1:3]), held[3].rand()]
+
+    with Surroundings((given, held[3])) as around:
+        first = drawn()
+        assert drawn() != first and around.look() == ()
+    assert drawn() == first
+
+
+def test_a_name_of_the_package_draws_no_number_of_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it imports may: a library that numbers its links."""
+    monkeypatch.setattr(importlib, "import_module", lambda name: SimpleNamespace(drawn=random.random()))
+    monkeypatch.setitem(kw._HOMES, "drawn", "draws")
+    random.seed(5)
+    before = random.getstate()
+    assert isinstance(kw.drawn, float) and random.getstate() == before  # type: ignore[attr-defined]
+    del kw.drawn  # type: ignore[attr-defined]
 
 
 def test_arguments_that_nobody_changes_are_left_alone() -> None:

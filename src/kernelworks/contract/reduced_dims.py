@@ -67,8 +67,11 @@ FEWEST = 16  # lines side by side
 
 
 def declines_rows(request: Request) -> str | None:
-    """The guard of kernels that go down lines side by side, a thread each."""
+    """The guard of kernels that go down lines side by side, a thread each. They could take any lines, as the
+    interpreter does to try them: on a GPU others are quicker there."""
     x = request.args["x"]
+    if request.device != "cuda":
+        return None
     dims = dims_of(x.shape, request.args["dim"])
     if dims is None or len(dims) > 1:
         return "reduces one dimension"

@@ -23,7 +23,7 @@ from kernelworks.judge.process.sanitise import one_line
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.judge.trial_result import TrialResult
-from kernelworks.judge.unannounced_questions import charge_own_code, charge_weights, look_for_helpers, take_at_its_word
+from kernelworks.judge.unannounced_questions import charge_weights, look_for_helpers, runs_own_code, take_at_its_word
 from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "TrialResult"]
@@ -73,7 +73,7 @@ class Trial:
         self.tried = TrialResult()
         self.elements = 0  # of all tensors that the latest process' candidate holds
         self.changing: list[Any] = []  # its buffers that a call changes, as the reference's process says them
-        self.has_own_code = True  # compiled, in the process that is timed
+        self.runs_own_code = True  # compiled, in the process that is timed
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
@@ -238,7 +238,7 @@ class Trial:
         said = charge_weights(self.bench, self.variant.ask("state", "changed"), self.over[0], self.tried)
         self.charge_changes([*self.variant.process.code_changes(), *said], "after its calls")
         if self.candidate.language == COMPILED_LANGUAGE and not self.bench.device.apart:
-            self.has_own_code = charge_own_code(self.variant, self.bench.cases[1], self.tried)
+            self.runs_own_code = runs_own_code(self.variant, self.bench.cases[1])
         self.variant.process.end()
 
     def _shapes(self) -> None:
@@ -462,14 +462,14 @@ class Trial:
         variant.ask("garble", "garbling")
         answer = variant.call(self.bench.cases[1:2])
         muted = variant.ask("muted", "muted")
-        appeared = not self.has_own_code and bool(variant.process.own_code())
+        elsewhere = not self.runs_own_code and runs_own_code(variant, self.bench.cases[1])
         variant.process.end()
         self.tried.kernels = tuple(one_line(name) for name in muted[:20])
         if not self.tried.reasons and (watched.raised or watched.wrong):
             said = f"its answer is another one where its kernels are watched: {watched.raised or watched.wrong}"
             self.tried.charge("falls back", said)
-        if appeared:
-            self.tried.charge("falls back", "its own code is there where it is watched, and is not where it is timed")
+        if elsewhere:
+            self.tried.charge("falls back", "its own code is run where it is watched, and is not where it is timed")
         if not muted:
             self.tried.charge("falls back", f"none of its own kernels ({self.candidate.language}) ran")
         elif not working and not watched.raised:

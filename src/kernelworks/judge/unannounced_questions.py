@@ -11,7 +11,7 @@ from kernelworks.judge.roles.candidate import WEIGHT
 from kernelworks.judge.roles.handle import VariantProcess
 from kernelworks.judge.trial_result import TrialResult
 
-__all__ = ["charge_own_code", "charge_weights", "look_for_helpers", "take_at_its_word"]
+__all__ = ["charge_weights", "look_for_helpers", "runs_own_code", "take_at_its_word"]
 
 # Of a call, from which on it is stopped on its way; how often, and between which shares of it; and how often others are
 # seen, from which on they work for it.
@@ -59,18 +59,16 @@ def charge_weights(bench: Bench, lines: list[str], baseline: str, tried: TrialRe
     return [line for line in lines if line not in weights]
 
 
-def charge_own_code(variant: VariantProcess, case: Case, tried: TrialResult) -> bool:
-    """The last that is asked of the process that was timed: an answer after its own compiled code was taken away. Who
-    gives one runs none. Returns whether there was any code of its own."""
+def runs_own_code(variant: VariantProcess, case: Case) -> bool:
+    """The last that is asked of a process: an answer after its own compiled code was taken away, which ends it where it
+    runs any. True too where the system does not let it be taken away."""
     if not variant.process.own_code():
         return False
     variant.process.stop()
     if not variant.process.take_own_code():
         return True
     try:
-        answer = variant.call([case])
+        variant.call([case])
     except ProcessEnded:
         return True
-    if not (answer.raised or answer.wrong or answer.late):
-        tried.charge("falls back", "none of its own code is run in the process that was timed: it answers without it")
-    return True
+    return False

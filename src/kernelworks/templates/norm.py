@@ -122,11 +122,13 @@ LONG = 8192  # elements of a row from which on several programs may be quicker t
 
 
 def is_long(request: Request) -> str | None:
-    """The guard of kernels that share a row among programs (tile/long_rows/norm.py)."""
+    """The guard of kernels that share a row among programs (tile/long_rows/norm.py). They could take short rows, as
+    the interpreter does to try them: on a GPU others are quicker there."""
     n = request.args["x"].shape[-1]
     if request.args.get("residual") is not None:
         return "adds no residual"
-    return None if n >= LONG else f"takes rows of at least {LONG} elements, got {n}"
+    short = n < LONG and request.device == "cuda"
+    return f"takes rows of at least {LONG} elements, got {n}" if short else None
 
 
 SHAPE = "x.shape[-1:] if weight is None else weight.shape"  # the weight's is at hand
