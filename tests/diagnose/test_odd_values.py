@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from kernelworks.contract.leaves import leaves
-from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.diagnose.sites.modules import find_roots, outermost
 from kernelworks.diagnose.snapshot import duplicate
 from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.nn.swap import swap
 
 
 class Point(tuple[Any, ...]):
@@ -99,6 +101,35 @@ def test_numbers_are_told_apart_whatever_their_size() -> None:
     sizes = (0, 5, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, -(1 << 63), -(1 << 63) - 1, 1 << 70, -(1 << 70))
     seen = {(str(t.dtype), *t.reshape(-1).tolist()) for n in sizes for t in leaves(n).values()}
     assert len(seen) == len(sizes)
+
+
+def test_a_call_within_a_transform_is_passed_over() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(3, 4)
+    seen: list[nn.Module] = []
+
+    def run() -> Tensor:
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        loss = torch.func.grad(lambda w: torch.func.functional_call(model, w, (x,)).square().sum())
+        many = torch.func.vmap(lambda row: torch.func.functional_call(model, weights, (row,)))(x)
+        with forward_ad.dual_level():
+            dual = model(forward_ad.make_dual(x, torch.ones_like(x)))
+            tangent = forward_ad.unpack_dual(dual).tangent
+        return loss(weights)["0.weight"].sum() + many.sum() + tangent.sum() + model(x).sum()  # type: ignore[no-any-return]
+
+    found = find_roots(run)
+    assert found.modules == (model,) and len(found.samples) == 1 and not found.fresh
+    with outermost(lambda module, args, kwargs: seen.append(module)):
+        run()
+    assert seen == [model]
+    assert compare(found.samples, changed=lambda module: torch.enable_grad()).agrees
+
+
+def test_scripted_modules_are_passed_over_by_a_swap() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))  # type: ignore[no-untyped-call]
+    model = nn.ModuleList([scripted, nn.LayerNorm(4)])
+    for each in (scripted, model):
+        with swap(each, verbose=False):
+            assert scripted(torch.ones(2, 4)).shape == (2, 4)
 
 
 def test_a_default_device_is_the_programs_alone() -> None:

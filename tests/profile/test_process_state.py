@@ -109,3 +109,26 @@ def test_a_program_that_is_the_first_to_use_a_gpu_has_set_nothing(monkeypatch: p
         monkeypatch.setattr(torch.cuda, "get_rng_state_all", list)
         assert not around.look()
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (lambda: torch.set_float32_matmul_precision("medium"), "from highest to medium"),
+        (lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True), "from highest to high"),
+        (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), "from highest to tf32 on a GPU"),
+        (lambda: torch._C._set_fp32_precision_setter("mkldnn", "matmul", "bf16"), "from highest to bf16 on a CPU"),
+        (lambda: torch.set_float32_matmul_precision("highest"), ""),
+    ],
+)
+def test_the_precision_of_products_is_put_back_to_the_word_of_each_backend(sets: Callable[[], Any], said: str) -> None:
+    """Also where nobody had set it, which torch's word does not tell apart, and inductor's caches do."""
+    kept = torch.backends.cuda.matmul.fp32_precision, torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+    before = read_settings()
+    with Surroundings() as around:
+        sets()
+        assert read_settings() == read_settings() != before
+        lines = around.look()
+    assert lines == ((f"the program set the precision of float32 products {said}: put back",) if said else ())
+    assert (torch.backends.cuda.matmul.fp32_precision, torch._C._get_fp32_precision_getter("mkldnn", "matmul")) == kept
+    assert torch.get_float32_matmul_precision() == "highest" and read_settings() == before

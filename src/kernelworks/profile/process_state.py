@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import profiler
 
 from kernelworks.machine import environment
+from kernelworks.machine.float32_products import Float32Products
 from kernelworks.profile.generators import generator_state, is_generator, set_generator_state
 
 __all__ = ["Surroundings", "read_random_state", "read_settings", "restore_random_state", "restore_settings"]
@@ -66,7 +67,7 @@ class Surroundings:
         lines = [
             f"the program set {name} from {_short(was)} to {_short(now[name])}: put back"
             for name, was in self._settings.items()
-            if now[name] != was
+            if _short(now[name]) != _short(was)
         ]
         changed = [
             signal.Signals(n).name
@@ -237,7 +238,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "oneDNN": (torch._C._get_mkldnn_enabled, _set_one_dnn),
     "the collection of garbage": (gc.isenabled, _set_collecting),
     "the cores that it may use": (_cores, _set_cores),
-    "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "the precision of float32 products": (Float32Products.of_process, Float32Products.restore),
     "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
     "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -250,12 +251,12 @@ def read_settings() -> dict[str, Any]:
 
 
 def restore_settings(before: dict[str, Any]) -> list[str]:
-    """Puts them back as they were. Returns which were others."""
+    """Puts them back as they were. Returns which a reader would call others."""
     now = read_settings()
     others = [name for name, was in before.items() if now[name] != was]
     for name in others:
         SETTINGS[name][1](before[name])
-    return others
+    return [name for name in others if _short(now[name]) != _short(before[name])]
 
 
 def _short(value: Any) -> str:
