@@ -16,6 +16,7 @@ from kernelworks.contract.leaves import leaves
 from kernelworks.diagnose.sites.modules import find_roots, outermost
 from kernelworks.diagnose.snapshot import duplicate
 from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.nn.expected_kernels import setting_of
 from kernelworks.nn.swap import swap
 
 
@@ -124,10 +125,20 @@ def test_a_call_within_a_transform_is_passed_over() -> None:
     assert compare(found.samples, changed=lambda module: torch.enable_grad()).agrees
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.n = nn.Linear(4, 8), nn.Linear(8, 4), nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.n(x + self.b(nn.functional.gelu(self.a(x))))  # type: ignore[no-any-return]
+
+
 def test_scripted_modules_are_passed_over_by_a_swap() -> None:
-    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))  # type: ignore[no-untyped-call]
-    model = nn.ModuleList([scripted, nn.LayerNorm(4)])
-    for each in (scripted, model):
+    """They name no parts."""
+    scripted = torch.jit.script(Block())  # type: ignore[no-untyped-call]
+    assert setting_of(scripted, "a") == (torch.float32, "cpu")
+    for each in (scripted, nn.ModuleList([scripted, Block()])):
         with swap(each, verbose=False):
             assert scripted(torch.ones(2, 4)).shape == (2, 4)
 
