@@ -109,6 +109,17 @@ __all__ = [
 __all__ += ops.NAMES  # type checkers have them from what is generated
 
 
+def _imported(name: str) -> Any:
+    """A module of ours. What it imports may draw a random number (rich does): the caller's stay as they are."""
+    import random  # what draws loads it
+
+    state = random.getstate()
+    try:
+        return importlib.import_module(name)
+    finally:
+        random.setstate(state)
+
+
 if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
 
     def __getattr__(name: str) -> Any:
@@ -117,7 +128,7 @@ if not TYPE_CHECKING:  # to a type checker, a name that is not there is an error
         if name in ops.NAMES:
             found = getattr(ops, name)
         elif name in _HOMES:
-            found = getattr(importlib.import_module(f"kernelworks.{_HOMES[name]}"), name)
+            found = getattr(_imported(f"kernelworks.{_HOMES[name]}"), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
         globals()[name] = found

@@ -14,6 +14,7 @@ from torch import nn
 from kernelworks.diagnose.fix import calibrate, guarded_trial, search
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Rejected, Scene
+from kernelworks.machine.float32_products import Float32Products
 from kernelworks.measure.clock import noise as quiet
 from kernelworks.profile.process_state import read_settings
 from kernelworks.records import history
@@ -174,7 +175,7 @@ def test_what_a_trial_leaves_behind_is_put_back_and_costs_that_trial(
 
 
 def test_what_the_program_sets_itself_no_trial_has_left(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    was, on = torch.get_float32_matmul_precision(), ["high", "medium"]
+    was, on = Float32Products.of_process(), ["high", "medium"]
 
     def sets(module: nn.Module, args: object) -> None:
         torch.set_float32_matmul_precision(on[0])
@@ -184,7 +185,7 @@ def test_what_the_program_sets_itself_no_trial_has_left(model: nn.Module, monkey
     try:
         assert in_place(fixed(model, monkeypatch, Stand("works", 0.2))) == ["works"]
     finally:
-        torch.set_float32_matmul_precision(was)
+        was.restore()
 
 
 def test_what_cannot_be_undone_ends_the_search_in_this_process(

@@ -17,13 +17,13 @@ from kernelworks.diagnose.fix import calibrate, supervisor
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import Journal, State, as_state
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.result import so_far
+from kernelworks.diagnose.fix.result import OVER, so_far
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Scene
 from kernelworks.profile.budget import BudgetExceeded
 from kernelworks.profile.program import Program
-from kernelworks.records import Fix
-from kernelworks.records.fix import APPLIED, REJECTED, TriedOptimization
+from kernelworks.records import Diagnosis, Fix
+from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, TriedOptimization
 
 WALL = 0.1
 inside: list[str] = []
@@ -172,6 +172,28 @@ def test_a_plan_without_time_ends_the_search(monkeypatch: pytest.MonkeyPatch) ->
     pool = types.SimpleNamespace(worker_ended=lambda: None)
     found: Any = supervisor._with_workers(None, progress, lambda text: None, pool)  # type: ignore[arg-type]
     assert found.plan == {"kept": [0, 1]}
+
+
+def test_a_trial_that_ends_its_process_when_no_time_is_left_costs_itself_alone(
+    diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is rejected; the search is over, not refused, as if the same trial had ended another process before."""
+    one = TriedOptimization("one", "all", "one", "", NOT_TRIED, "")
+    progress = supervisor.Progress(ends_at=0.0)
+    progress.diagnosis = diagnosis
+
+    def one_worker(request: object, progress: supervisor.Progress, *rest: object) -> None:
+        plain = {"candidate": {"optimization": "one", "says": "one"}}
+        fix = fix_record(1.0, 1.0, optimizations=(one,), ended=OVER, budget_s=60.0)
+        progress.note_outcome({"tries": [plain], "kept": [], "running": 0, "steps": []}, fix)
+        progress.blame("its process was ended by SIGSEGV")
+
+    monkeypatch.setattr(supervisor, "_one_worker", one_worker)
+    pool = types.SimpleNamespace(worker_ended=lambda: None)
+    monkeypatch.setattr(supervisor.Progress, "with_seconds", lambda self, found: found)
+    found = supervisor._with_workers(None, progress, lambda text: None, pool)  # type: ignore[arg-type]
+    assert found.fix is not None and (found.fix.refused, found.fix.ended) == ("", OVER)
+    assert found.fix.optimizations[0].outcome == REJECTED and "SIGSEGV" in found.fix.optimizations[0].why
 
 
 @pytest.mark.parametrize("says", [math.nan, math.inf, -math.inf])

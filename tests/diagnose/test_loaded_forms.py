@@ -16,6 +16,7 @@ from kernelworks.diagnose.optimization import Candidate, CombinedChange, Scene, 
 from kernelworks.diagnose.optimizations.torch_compile import OPTIMIZATION
 from kernelworks.diagnose.optimizations.trial import call_once
 from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.profile.process_state import read_settings, restore_settings
 from kernelworks.profile.program import from_target
 
 PROGRAM = """
@@ -61,10 +62,15 @@ def test_a_second_process_finds_what_the_first_has_compiled(random: bool, tmp_pa
     assert told[0]["cold_s"] > 0 and told[0]["loads_s"] > 0
 
     program = from_target(f"{path}:run")
-    roots = find_roots(program.run)
+    before, roots = read_settings(), find_roots(program.run)
     scene = Scene(roots, program, walls=(1.0,))
     change = OPTIMIZATION.apply(scene, candidate)
     changed = CombinedChange((change.random if random and change.random is not None else change,))
+    torch.set_float32_matmul_precision("high")  # as a search that has tried it and has put it back, like all of these
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    restore_settings(before)
     torch._dynamo.reset()
     counters.clear()
     call_once(roots, changed, lambda run: run, backward=True)

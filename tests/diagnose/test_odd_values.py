@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from kernelworks.contract.leaves import leaves
-from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.diagnose.sites.modules import find_roots, outermost
 from kernelworks.diagnose.snapshot import duplicate
 from kernelworks.diagnose.verify.agreement import compare
+from kernelworks.nn.expected_kernels import setting_of
+from kernelworks.nn.swap import swap
 
 
 class Point(tuple[Any, ...]):
@@ -60,6 +65,31 @@ def test_a_program_that_hands_over_odd_values_is_found_and_compared(name: str) -
     assert compare(found.samples, changed=lambda module: torch.no_grad()).agrees
 
 
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "Python": lambda: random.Random(1),
+    "NumPy": lambda: np.random.default_rng(1),
+    "NumPy's older": lambda: np.random.RandomState(1),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("given", [True, False])
+def test_a_module_that_draws_by_a_generator_of_its_own_repeats_itself(name: str, given: bool) -> None:
+    class Masks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.own = nn.Linear(4, 4), [GENERATORS[name]()]
+
+        def forward(self, x: Tensor, drawn: Any = None) -> Tensor:
+            own = self.own[0] if drawn is None else drawn
+            return self.net(x) * float(own.uniform(1.0, 2.0))  # type: ignore[no-any-return]
+
+    model, x = Masks(), torch.ones(2, 4)
+    drawn = GENERATORS[name]() if given else None
+    found = find_roots(lambda: model(x, drawn))
+    assert compare(found.samples, changed=lambda module: torch.no_grad()).agrees
+
+
 def test_a_copy_shares_no_tensor_and_keeps_its_kind() -> None:
     x = torch.ones(3)
     point, held = duplicate(Point(x, 1)), duplicate(Unwritten([x]))
@@ -72,6 +102,45 @@ def test_numbers_are_told_apart_whatever_their_size() -> None:
     sizes = (0, 5, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, -(1 << 63), -(1 << 63) - 1, 1 << 70, -(1 << 70))
     seen = {(str(t.dtype), *t.reshape(-1).tolist()) for n in sizes for t in leaves(n).values()}
     assert len(seen) == len(sizes)
+
+
+def test_a_call_within_a_transform_is_passed_over() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(3, 4)
+    seen: list[nn.Module] = []
+
+    def run() -> Tensor:
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        loss = torch.func.grad(lambda w: torch.func.functional_call(model, w, (x,)).square().sum())
+        many = torch.func.vmap(lambda row: torch.func.functional_call(model, weights, (row,)))(x)
+        with forward_ad.dual_level():
+            dual = model(forward_ad.make_dual(x, torch.ones_like(x)))
+            tangent = forward_ad.unpack_dual(dual).tangent
+        return loss(weights)["0.weight"].sum() + many.sum() + tangent.sum() + model(x).sum()  # type: ignore[no-any-return]
+
+    found = find_roots(run)
+    assert found.modules == (model,) and len(found.samples) == 1 and not found.fresh
+    with outermost(lambda module, args, kwargs: seen.append(module)):
+        run()
+    assert seen == [model]
+    assert compare(found.samples, changed=lambda module: torch.enable_grad()).agrees
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.n = nn.Linear(4, 8), nn.Linear(8, 4), nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.n(x + self.b(nn.functional.gelu(self.a(x))))  # type: ignore[no-any-return]
+
+
+def test_scripted_modules_are_passed_over_by_a_swap() -> None:
+    """They name no parts."""
+    scripted = torch.jit.script(Block())  # type: ignore[no-untyped-call]
+    assert setting_of(scripted, "a") == (torch.float32, "cpu")
+    for each in (scripted, nn.ModuleList([scripted, Block()])):
+        with swap(each, verbose=False):
+            assert scripted(torch.ones(2, 4)).shape == (2, 4)
 
 
 def test_a_default_device_is_the_programs_alone() -> None:

@@ -30,6 +30,7 @@ from kernelworks.diagnose.optimizations import (
 )
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Roots
+from kernelworks.machine.float32_products import Float32Products
 from kernelworks.profile.program import from_target
 from kernelworks.records import Diagnosis
 from kernelworks.report.next_steps import apply_words
@@ -115,7 +116,9 @@ def loaded(path: Path) -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def theirs_alone() -> Iterator[None]:
+    products = Float32Products.of_process()
     yield
+    products.restore()
     sys.modules.pop("theirs", None)
 
 
@@ -404,7 +407,6 @@ def test_each_optimization_that_has_lines_is_placed_and_runs(name: str, folder: 
         assert "return bent(x) + kernelworks.softmax(x, -1)" in text
     elif name == "bf16":
         assert not torch.equal(got, want)
-    torch.set_float32_matmul_precision("highest")
 
 
 def test_weights_that_are_cast_once_and_weights_that_are_tied(folder: Path) -> None:

@@ -237,16 +237,18 @@ def test_a_class_of_the_file_that_is_run_is_the_one_of_its_module(monkeypatch: p
 
 
 class Refuses(Marks):
-    """An optimization that finds that it cannot be put in place here."""
+    kind: type[Exception] = Impossible  # it says that it cannot be put in place here, or raises
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
-        raise Impossible("a norm is another one here")
+        raise self.kind("a norm is another one here")
 
 
-def test_what_cannot_be_put_in_place_is_said_and_the_program_goes_on() -> None:
-    net, plan = Net(), planned(Candidate("marks", INNER, "yes"))
-    with AppliedPlan(plan, optimizations=(Refuses(),)) as found:
-        with pytest.warns(RuntimeWarning, match="not applied: marks: yes .*: a norm is another one here"):
+@pytest.mark.parametrize("kind", [Impossible, RuntimeError])
+def test_what_cannot_be_put_in_place_is_said_and_the_program_goes_on(kind: type[Exception]) -> None:
+    net, plan, refuses = Net(), planned(Candidate("marks", INNER, "yes")), Refuses()
+    refuses.kind = kind
+    with AppliedPlan(plan, optimizations=(refuses,)) as found:
+        with pytest.warns(RuntimeWarning, match="not applied: marks: yes .*: a norm is another"):
             net(X)
         net(X)
         assert not found.done and not found.waiting and "another one here" in str(found)

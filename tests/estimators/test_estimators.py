@@ -50,7 +50,10 @@ def distances(a: Any, b: Any) -> Any:
     return np.sqrt(((a[:, None] - b[None]) ** 2).sum(2))
 
 
-@pytest.mark.parametrize("estimator", [KernelRidge(kernel="rbf"), GaussianProcessRegressor()], ids=str)
+ESTIMATORS = [KernelRidge(kernel="rbf"), KernelRidge(kernel="poly", solver="cg"), GaussianProcessRegressor()]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 def test_scikit_learns_checks_pass(estimator: Any) -> None:
     told = check_estimator(estimator, on_fail=None)
     assert len(told) > 40 and [(t["check_name"], t["exception"]) for t in told if t["status"] == "failed"] == []

@@ -83,6 +83,31 @@ def test_a_parameter_whose_elements_lie_apart_and_a_closure() -> None:
     assert torch.equal(*ends)
 
 
+def test_a_parameter_and_a_gradient_with_steps_between_their_elements() -> None:
+    apart, whole = (nn.Parameter(torch.linspace(-1, 1, 10_000)[::2]) for _ in range(2))
+    whole = nn.Parameter(whole.detach().contiguous())
+    for p in (apart, whole):
+        p.grad = torch.linspace(-3, 2, 10_000)[::2]
+        kw.AdamW8bit([p], lr=0.1).step()
+    assert torch.equal(apart, whole)
+
+
+def test_another_step_or_rate_is_no_other_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are kept: of a number that none of them depends on each value would be one more, every step."""
+    made: list[Any] = []
+    original = OP.make_plan
+    monkeypatch.setattr(OP, "make_plan", lambda *args: made.append(args) or original(*args))
+    OP.forget()
+    p, g = torch.randn(700), torch.randn(700)
+    codes, scales = ([torch.zeros(size, dtype=d) for _ in range(2)] for size, d in ((700, torch.uint8), (3, None)))
+    for step in range(1, 6):
+        kw.adamw8bit_(
+            p, g, codes[0], scales[0], codes[1], scales[1], step=step, lr=0.01 / step, beta1=0.9, beta2=0.99, eps=1e-8,
+            weight_decay=0.01 * step, kernel="torch",
+        )  # fmt: skip
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize(("asked", "named"), [({"lr": -1.0}, "lr"), ({"betas": (0.9, 1.0)}, "beta2")])
 def test_what_it_refuses_is_named(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):

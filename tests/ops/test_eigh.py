@@ -57,6 +57,16 @@ def test_equal_eigenvalues_have_vectors_at_right_angles(kernel: str) -> None:
     torch.testing.assert_close(A @ V, V * w.unsqueeze(-2), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", ["torch", "reference", None])
+def test_equal_eigenvalues_have_gradients_and_vectors_that_nothing_is_asked_of_have_none(kernel: str | None) -> None:
+    A = torch.stack([torch.eye(5), torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0, 3.0]))]).requires_grad_()
+    w, V = kw.eigh(A, kernel=kernel)
+    asked = w.square().sum()
+    torch.testing.assert_close(torch.autograd.grad(asked, A, retain_graph=True)[0], 2 * A.detach())
+    sums = asked + (V[1, :, 4] * torch.arange(5.0)).sum()  # of a vector that is its own value's alone
+    assert torch.autograd.grad(sums, A)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_matrix_has_the_same_bits_wherever_it_stands(kernel: str) -> None:
     A = matrices(37, N=16)

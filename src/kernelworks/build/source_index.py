@@ -67,6 +67,7 @@ class Files:
         self.changed, self.base = dict(changed or {}), base  # what is not changed is read once, by ``base``
         self._indexed: dict[str, dict[str, Any] | None] = {}
         self._sources: dict[Path, str] = {}
+        self._included: dict[Path, list[Path]] = {}
         self._paths: dict[str, Path | None] = {}
         self._folders: dict[str, frozenset[str]] = {}
 
@@ -81,6 +82,8 @@ class Files:
         if module not in self._paths:
             if module.endswith(".py"):
                 self._paths[module] = Path(module)
+            elif self.base is not None and (found := self.base.path_of(module)) is not None:
+                self._paths[module] = found
             else:
                 self._paths[module] = self._lies(os.path.join(ROOT, *module.split(".")[1:]))
         return self._paths[module]
@@ -131,7 +134,7 @@ class Files:
         return str(index["whole"]) if index else ""
 
     def forget(self) -> None:
-        for known in (self._indexed, self._sources, self._paths, self._folders):
+        for known in (self._indexed, self._sources, self._included, self._paths, self._folders):
             known.clear()
 
     def source(self, path: Path) -> str:
@@ -139,7 +142,7 @@ class Files:
         path = path.resolve()
         if path not in self._sources:
             shared = PACKAGE / ("tile" if path.suffix in (".cu", ".cuh") else "simd")
-            files = with_includes(path, shared, self.text_of)
+            files = self._with_includes(path, shared)
             if self.base is not None and not self.changed.keys() & set(files):
                 self._sources[path] = self.base.source(path)
                 return self._sources[path]
@@ -150,6 +153,14 @@ class Files:
 
             self._sources[path] = make() if self.changed.keys() & set(files) else _kept("source", of, make)
         return self._sources[path]
+
+    def _with_includes(self, path: Path, shared: Path) -> list[Path]:
+        if path not in self._included:
+            found = self.base._with_includes(path, shared) if self.base is not None else None
+            if found is None or self.changed.keys() & set(found):
+                found = with_includes(path, shared, self.text_of)
+            self._included[path] = found
+        return self._included[path]
 
 
 FILES = Files()

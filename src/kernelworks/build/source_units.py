@@ -253,7 +253,7 @@ class _Writer:
         if self.annotated and getattr(node, "returns", None) is not None:
             self.write(node.returns)  # type: ignore[union-attr]
         self.parts.append("):")
-        self.scopes.append(locals_of(node))
+        self.scopes.append(set(self.module.locals_of(node)))
         held = self.imports
         if not isinstance(node, ast.Lambda):
             self.imports = held | self.module.imports_of(node)
@@ -322,6 +322,8 @@ class _Module:
         self.imports: dict[str, tuple[str, str]] = {}
         self.names: dict[str, list[int]] = {}
         self.nested: dict[str, list[list[int]]] = {}
+        self._imports_within = list(imports_in(tree))
+        self._locals: dict[ast.AST, set[str]] = {}
         statements = list(self._statements(tree.body))
         for statement in statements:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -336,7 +338,16 @@ class _Module:
     def ours(self, module: str) -> bool:
         return module == self.package or module.startswith(f"{self.package}.")
 
-    def imports_of(self, node: ast.AST) -> dict[str, tuple[str, str]]:
+    def locals_of(self, node: Function) -> set[str]:
+        """Found once: a function is written with all that it lies in."""
+        if node not in self._locals:
+            self._locals[node] = locals_of(node)
+        return self._locals[node]
+
+    def imports_of(self, node: Any) -> dict[str, tuple[str, str]]:
+        begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        if not any(begin <= (one.lineno, one.col_offset) <= end for one in self._imports_within):
+            return {}
         return {
             n: (m, a) for one in imports_in(node) for n, m, a in imported_by(one, self.module, self.is_package)
         }  # fmt: skip
@@ -415,7 +426,7 @@ class _Module:
                     key = f"{first}:{getattr(child, 'name', '<lambda>')}"
                     self.nested.setdefault(key, []).append([child.col_offset, self._kept(writer.unit(child))])
                 own = self.imports_of(child)
-                self._nest(child, [*scopes, locals_of(child) - own.keys()], imports | own)
+                self._nest(child, [*scopes, self.locals_of(child) - own.keys()], imports | own)
             elif isinstance(child, ast.ClassDef):
                 self._nest(child, scopes, imports, top=top)
             elif isinstance(child, COMPREHENSIONS):

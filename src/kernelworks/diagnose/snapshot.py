@@ -21,6 +21,12 @@ from torch import Tensor, nn
 
 from kernelworks.build.digest import look
 from kernelworks.contract.tensors import version_of
+from kernelworks.profile.generators import (
+    copy_generator,
+    generator_state,
+    is_generator,
+    set_generator_state,
+)
 
 __all__ = [
     "NARROW",
@@ -108,8 +114,8 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, 
 
     if isinstance(value, Tensor):
         return keep(change(value))
-    if isinstance(value, torch.Generator):
-        return keep(value.clone_state())
+    if is_generator(value):
+        return keep(copy_generator(value))
     if isinstance(value, tuple):
         return keep(_tuple_like(value, [map_tensors(item, change, seen) for item in value]))
     try:
@@ -182,7 +188,7 @@ class State:
         self._spaces: list[tuple[Any, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
         self._tensors: dict[int, _Saved] = {}
-        self._generators: list[tuple[torch.Generator, Tensor]] = []
+        self._generators: list[tuple[Any, Any]] = []
         self._objects: set[int] = set()
         for each in module.modules():
             self._spaces.append((each, dict(each.__dict__)))
@@ -198,12 +204,12 @@ class State:
                     left = self._large and isinstance(value, nn.Parameter)
                     copied = None if left else value.detach().clone()
                     self._tensors[id(value)] = _Saved(value, value.data, copied, version_of(value))
-        elif isinstance(value, torch.Generator):
-            self._generators.append((value, value.get_state()))
+        elif is_generator(value):
+            self._generators.append((value, generator_state(value)))
         elif isinstance(value, CONTAINERS):
             self._contents.append((value, copy.copy(value)))
             for item in value.values() if isinstance(value, dict) else value:
-                if isinstance(item, Tensor) or keeps(item):
+                if isinstance(item, Tensor) or is_generator(item) or keeps(item):
                     self._see(item, depth)
         elif depth < DEEPEST and keeps(value) and id(value) not in self._objects and len(self._objects) < MOST_OBJECTS:
             self._objects.add(id(value))
@@ -221,7 +227,7 @@ class State:
                     saved.tensor.copy_(saved.copy)
                     saved.version = version_of(saved.tensor)
         for generator, state in self._generators:
-            generator.set_state(state)
+            set_generator_state(generator, state)
         for container, content in self._contents:
             if isinstance(container, list):
                 container[:] = content

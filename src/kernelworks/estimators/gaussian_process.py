@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from kernelworks.estimators.kernel_functions import KernelFunction, need_kernel
-from kernelworks.estimators.linear_solve import CholeskySolver, GradientSolver, make_solver
+from kernelworks.estimators.linear_solve import SMALL, CholeskySolver, GradientSolver, make_solver
 from kernelworks.estimators.points import as_points, centre_of, products
 
 __all__ = ["GaussianProcessRegressor"]
@@ -162,7 +162,7 @@ class GaussianProcessRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         points, fitted = (as_points(x, self._centre, self.device) for x in (X, self.X_train_))
         weights = torch.from_numpy(self.alpha_.reshape(len(fitted), -1)).to(self.device)
-        exact = isinstance(self._solver, CholeskySolver)
+        exact = isinstance(self._solver, CholeskySolver) or len(fitted) <= SMALL
         made = self.constant_ * products(self._function(), points, fitted, weights, exact)
         mean = (made * self._spread + self._mean).reshape(len(X), *self._shape)
         if not return_std:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernelworks.estimators.kernel_functions import KernelFunction
 
-__all__ = ["SOLVERS", "CholeskySolver", "GradientSolver", "make_solver", "partial_cholesky"]
+__all__ = ["SMALL", "SOLVERS", "CholeskySolver", "GradientSolver", "make_solver", "partial_cholesky"]
 
 SOLVERS = ("auto", "cholesky", "cg")
 SMALL = 1024  # points of which K is stored: 8 MB

@@ -79,6 +79,6 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kernel = of_gamma(self.kernel, getattr(self, "_gamma", 1.0), self.degree, self.coef0)
         fitted = as_points(self.X_fit_, self._centre, self.device)
         weights = torch.from_numpy(self.dual_coef_.reshape(len(self.X_fit_), -1)).to(self.device)
-        exact = self.solver == "cholesky" or (self.solver == "auto" and len(self.X_fit_) <= SMALL)
+        exact = self.solver == "cholesky" or len(self.X_fit_) <= SMALL
         made = products(kernel, as_points(X, self._centre, self.device), fitted, weights, exact)
         return made.reshape(len(X), *self.dual_coef_.shape[1:])

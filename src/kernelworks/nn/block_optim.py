@@ -11,8 +11,9 @@ from torch.optim.adamw import adamw
 
 from kernelworks.contract import FLOATS
 from kernelworks.contract.tensors import PLAIN_TYPES
-from kernelworks.ops.optimizer.adamw8bit import OP, adamw8bit_
+from kernelworks.ops.optimizer.adamw8bit import OP
 from kernelworks.ops.optimizer.adamw8bit.codes import BLOCK
+from kernelworks.ops.optimizer.adamw8bit.contract import STATES
 
 __all__ = ["AdamW8bit"]
 
@@ -60,30 +61,40 @@ class AdamW8bit(torch.optim.Optimizer):
             some = [(p, p.grad) for p in group["params"] if p.grad is not None]
             if any(g.layout is not torch.strided for _, g in some):
                 raise RuntimeError("AdamW8bit takes dense gradients, got a sparse one")
-            plain = []
+            in_8_bits: list[tuple[Tensor, Tensor]] = []
+            plain: list[tuple[Tensor, Tensor]] = []
             for p, g in some:
                 if not self.state[p]:
                     self.state[p].update(_first_state(p, group["min_8bit_size"]))
-                if self.state[p]["exp_avg"].dtype == torch.uint8:
-                    self._step_in_8_bits(p, g, group)
-                else:
-                    plain.append((p, g))
+                (in_8_bits if self.state[p]["exp_avg"].dtype == torch.uint8 else plain).append((p, g))
+            if in_8_bits:
+                self._step_in_8_bits(in_8_bits, group)
             if plain:
                 self._step_plainly(plain, group)
         return loss
 
-    def _step_in_8_bits(self, p: Tensor, g: Tensor, group: Group) -> None:
-        state = self.state[p]
-        state["step"] += 1
-        flat = p.reshape(-1)  # a copy of one whose elements do not lie in order
-        adamw8bit_(
-            flat, g.reshape(-1), *(state[name] for name in ("exp_avg", "exp_avg_scale", "rms", "rms_scale")),
-            step=int(state["step"]), lr=float(group["lr"]), beta1=float(group["betas"][0]),
-            beta2=float(group["betas"][1]), eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-            maximize=bool(group["maximize"]),
+    def _step_in_8_bits(self, some: list[tuple[Tensor, Tensor]], group: Group) -> None:
+        """What is the same for all is read once: beside a small parameter's step it would be what takes the time."""
+        beta1, beta2 = group["betas"]
+        numbers = (
+            float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]),
+            bool(group["maximize"]),
         )  # fmt: skip
-        if flat.data_ptr() != p.data_ptr():
-            p.copy_(flat.view(p.shape))
+        stepped = []
+        try:
+            for p, g in some:
+                state = self.state[p]
+                flat = p.contiguous().view(-1)  # a copy of one whose elements do not lie in order
+                OP.call(
+                    flat, g.contiguous().view(-1), *(state[name] for name in STATES), int(state["step"]) + 1, *numbers,
+                    None, None,
+                )  # fmt: skip
+                stepped.append(state["step"])
+                if not p.is_contiguous():
+                    p.copy_(flat.view(p.shape))
+        finally:
+            if stepped:
+                torch._foreach_add_(stepped, 1.0)
 
     def _step_plainly(self, some: list[tuple[Tensor, Tensor]], group: Group) -> None:
         states = [self.state[p] for p, _ in some]

@@ -66,7 +66,7 @@ def setting_of(model: nn.Module, path: str) -> tuple[torch.dtype, str]:
     the model's."""
     try:
         part = model.get_submodule(path)
-    except AttributeError:  # a loss, which is no module
+    except (AttributeError, RuntimeError):  # a loss, which is no module; what was scripted names no parts
         part = model
     for module in (part, model):
         for tensor in (*module.parameters(), *module.buffers()):

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd import profiler
 
 from kernelworks.machine import environment
+from kernelworks.machine.float32_products import Float32Products
+from kernelworks.profile.generators import generator_state, is_generator, set_generator_state
 
 __all__ = ["Surroundings", "read_random_state", "read_settings", "restore_random_state", "restore_settings"]
 
@@ -26,7 +28,8 @@ MOST_BYTES = 1 << 30  # At most so many bytes of arguments are kept to be put ba
 
 class Surroundings:
     """As a context: the process's settings, its random numbers and the arguments' values are as they were on leaving:
-    those of tensors, and what lists, dictionaries and sets among the arguments and in each other hold.
+    those of tensors and of generators, and what lists, dictionaries and sets among the arguments and in each other
+    hold.
 
     Raises RuntimeError on entering if a profiler of torch's is running: ours would end it.
     """
@@ -38,6 +41,7 @@ class Surroundings:
         found = list(places.values())
         self.args = [(name, a) for name, a in found if isinstance(a, Tensor) and not a.is_inference()]
         self.containers = [(name, c) for name, c in found if isinstance(c, CONTAINERS)]
+        self.generators = [g for _, g in found if is_generator(g)]
         self._marked: tuple[dict[str, Any], dict[int, Any]] | None = None
 
     def __enter__(self) -> Surroundings:
@@ -49,6 +53,7 @@ class Surroundings:
         self._environment = environment.variables()
         small = sum(a.nbytes for _, a in self.args if _plain(a)) <= MOST_BYTES
         self._values = [(a, a._version, a.detach().clone() if small and _plain(a) else None) for _, a in self.args]
+        self._drawn = [(g, generator_state(g)) for g in self.generators]
         self._contents = [(c, list(c.items() if isinstance(c, dict) else c)) for _, c in self.containers]
         return self
 
@@ -62,7 +67,7 @@ class Surroundings:
         lines = [
             f"the program set {name} from {_short(was)} to {_short(now[name])}: put back"
             for name, was in self._settings.items()
-            if now[name] != was
+            if _short(now[name]) != _short(was)
         ]
         changed = [
             signal.Signals(n).name
@@ -96,6 +101,8 @@ class Surroundings:
             if value is not None and tensor._version != version:
                 with torch.no_grad():
                     tensor.copy_(value)
+        for generator, state in self._drawn:
+            set_generator_state(generator, state)
         for container, was in self._contents:
             if not _same(container, was):
                 container.clear()
@@ -107,18 +114,18 @@ DEEPEST = 8  # Containers are searched so many levels deep.
 
 
 def _held(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The tensors and the containers among arguments, each by its place: ``0``, ``1['ids']``."""
+    """The tensors, containers and generators among arguments, each by its place: ``0``, ``1['ids']``."""
     if depth > DEEPEST:
         return
-    if isinstance(value, (Tensor, *CONTAINERS)):
+    if isinstance(value, (Tensor, *CONTAINERS)) or is_generator(value):
         yield name, value
     if isinstance(value, dict):
         for key, item in value.items():
-            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)) or is_generator(item):
                 yield from _held(item, f"{name}[{key!r}]", depth + 1)
     elif isinstance(value, (list, tuple, deque)):
         for at, item in enumerate(value):
-            if isinstance(item, (Tensor, tuple, *CONTAINERS)):
+            if isinstance(item, (Tensor, tuple, *CONTAINERS)) or is_generator(item):
                 yield from _held(item, f"{name}[{at}]" if depth else str(at), depth + 1)
 
 
@@ -231,7 +238,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "oneDNN": (torch._C._get_mkldnn_enabled, _set_one_dnn),
     "the collection of garbage": (gc.isenabled, _set_collecting),
     "the cores that it may use": (_cores, _set_cores),
-    "the precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "the precision of float32 products": (Float32Products.of_process, Float32Products.restore),
     "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
     "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -244,12 +251,12 @@ def read_settings() -> dict[str, Any]:
 
 
 def restore_settings(before: dict[str, Any]) -> list[str]:
-    """Puts them back as they were. Returns which were others."""
+    """Puts them back as they were. Returns which a reader would call others."""
     now = read_settings()
     others = [name for name, was in before.items() if now[name] != was]
     for name in others:
         SETTINGS[name][1](before[name])
-    return others
+    return [name for name in others if _short(now[name]) != _short(before[name])]
 
 
 def _short(value: Any) -> str:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from kernelworks.diagnose.fix.outcome import in_a_line
 from kernelworks.diagnose.fix.plan_fields import VERSION, check, check_candidates
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -259,6 +260,9 @@ class AppliedPlan:
                 change.__enter__()
             except Impossible as why:  # this runs within a call of the program, which goes on without it
                 self._fail(f"{done}: {why}")
+                continue
+            except Exception as error:  # so it does whatever goes wrong
+                self._fail(f"{done}: {in_a_line(error)}")
                 continue
             self._inside.append(change)
             if everywhere:

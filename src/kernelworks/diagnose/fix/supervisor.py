@@ -225,6 +225,8 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
         time_for_another = progress.seconds_left - SPARE_S > progress.another_takes_s
         ended = progress.is_over or len(progress.deaths) > MOST_DEATHS
+        if progress.state is not None and not time_for_another:
+            progress.is_over = True  # what ended this one cost it its trial; it is time that ends the search
         if progress.state is None or ended or not time_for_another:
             return progress.with_seconds(_as_far_as_it_got(progress, cause))
         say(f"{cause}; going on in another process")

@@ -28,6 +28,7 @@ from kernelworks.diagnose.optimizations.derived_values import (
 from kernelworks.diagnose.optimizations.folded_norms import install_all
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.snapshot import map_tensors
+from kernelworks.machine.float32_products import Float32Products
 from kernelworks.nn.install import InstalledAttributes
 from kernelworks.records.fix import MODULES_MADE_ANEW
 
@@ -59,7 +60,7 @@ class _Optimization:
         if scene.roots.fresh:
             raise Impossible(MODULES_MADE_ANEW)
         words = []
-        if scene.on_gpu and torch.get_float32_matmul_precision() == "highest":
+        if scene.on_gpu and Float32Products.of_process().is_whole_on_gpu:
             words.append(TF32)
         words.append(BF16)
         if not scene.on_gpu and not scene.training and _linears(scene) and _quantises():
@@ -88,9 +89,9 @@ class _Optimization:
 
 
 def _tf32() -> Callable[[], None]:
-    before = torch.get_float32_matmul_precision()
+    before = Float32Products.of_process()
     torch.set_float32_matmul_precision("high")
-    return lambda: torch.set_float32_matmul_precision(before)
+    return before.restore
 
 
 class Cast:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from kernelworks.contract.leaves import leaves
+from kernelworks.contract.tensors import is_transform_active
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.sampling import Look, look_of, standing_for
 from kernelworks.diagnose.snapshot import duplicate
@@ -183,6 +184,8 @@ def outermost(
     """Calls ``before`` ahead of every call of a module that no other module is calling, until the ``budget`` is over,
     and adds what those calls take to ``seconds``.
 
+    A call within a transform (``torch.func``) is passed over: what it is given are no tensors that could be kept.
+
     ``nn.Module.__call__`` is replaced meanwhile: torch's global hooks see no keyword arguments, and by the time they
     run the module's own forward has been looked up, too late to swap it. While a module runs it is as it was, so that
     the modules in it, and a compiler that reads them, see nothing of this.
@@ -190,6 +193,8 @@ def outermost(
     original = nn.Module.__call__
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_transform_active():
+            return original(module, *args, **kwargs)
         if budget is None or budget.seconds_left >= 0:
             before(module, args, kwargs)
         begin = time.perf_counter()

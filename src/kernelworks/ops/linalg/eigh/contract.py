@@ -43,9 +43,11 @@ def reference(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def matrix_gradient(w: Tensor, V: Tensor, to_w: Tensor, to_V: Tensor) -> Tensor:
-    """``V (diag(dw) + S / (w_j - w_i)) V^T``, S half of ``V^T dV`` less its transpose; torch's."""
+    """``V (diag(dw) + S / (w_j - w_i)) V^T``, S half of ``V^T dV`` less its transpose; torch's. Between equal values
+    nothing that is asked of the vectors is nothing, as where values alone are asked for: 0 / 0 is no reason for NaN."""
     P = V.mT @ to_V
-    inner = (P - P.mT) / (2 * _gaps(w))  # 0 on the diagonal
+    turned, gaps = P - P.mT, _gaps(w)  # 0 on the diagonal
+    inner = turned / (2 * torch.where((turned == 0) & (gaps == 0), 1.0, gaps))
     return V @ (inner + torch.diag_embed(to_w)) @ V.mT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from kernelworks.build.kernels import cpp_kernels, python_kernel, triton_kernel
 from kernelworks.build.sharing import choose_threads
 from kernelworks.contract.arguments import schema_of
+from kernelworks.contract.numbers import MOST_FLOAT32
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import Array
 from kernelworks.ops.optimizer.adamw8bit.contract import ARGUMENTS, CONTRACT, MUTATES, reference
@@ -107,6 +109,12 @@ def _schema() -> str:
     return f"adamw8bit_({schema}, str? op_kernel=None) -> ()"
 
 
+# Another step, or another rate, is no other plan.
+FREE: Mapping[str, Callable[[Any], bool]] = {
+    "step": lambda step: step.__class__ is int and 1 <= step < 2**63,
+    **dict.fromkeys(("lr", "eps", "weight_decay"), lambda v: v.__class__ is float and 0.0 <= v <= MOST_FLOAT32),
+    **dict.fromkeys(("beta1", "beta2"), lambda v: v.__class__ is float and 0.0 <= v < 1.0),
+}
 OP = Op(
     CONTRACT,
     [
@@ -116,7 +124,7 @@ OP = Op(
         python_kernel("reference", _composite),
     ],
     op_package=__file__,
-    forward=Pass(_schema(), lambda *args: None),
+    forward=Pass(_schema(), lambda *args: None, free=FREE),
     composite=_composite,
     mutants=MUTANTS,
 )
