@@ -232,7 +232,7 @@ def layer_norm(
             return output
         except CONTRACT_ERRORS:
             pass
-    if weight is not None and bias is not None and weight.dim() > 1 and weight.numel() >= LONG:
+    if weight is not None and bias is not None and type(normalized_shape) in _SHAPES and len(normalized_shape) > 1:
         found = _layer_norm_of_blocks(input, normalized_shape, weight, bias, eps)
         if found is not None:
             return found
@@ -242,10 +242,10 @@ def layer_norm(
 
 def _layer_norm_of_blocks(input: Tensor, shape: Any, weight: Tensor, bias: Tensor, eps: float) -> Tensor | None:
     """Of several dimensions at once, which are one long row; None where they are torch's to refuse, or lie apart."""
-    given, last = (input, weight, bias), weight.dim()
-    if not expressible(*given) or type(shape) not in _SHAPES or not all(t.is_contiguous() for t in given):
+    given, last = (input, weight, bias), len(shape)
+    if not expressible(*given) or weight.numel() < LONG or not all(t.is_contiguous() for t in given):
         return None
-    if tuple(shape) != weight.shape or bias.shape != weight.shape or input.shape[-last:] != weight.shape:
+    if not tuple(shape) == weight.shape == bias.shape == input.shape[-last:]:
         return None
     try:
         output: Tensor = LAYER_NORM.call(input.flatten(-last), weight.flatten(), bias.flatten(), eps)
