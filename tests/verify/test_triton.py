@@ -44,9 +44,10 @@ FEW = ("gru", "lstm")  # ops of whose cases four have every trait: more of them
 # Cases of a device and of benchmarks that are compiled, a second or two each, where no certificate says that they were.
 COMPILED = {"device_cases": 3, "bench_cases": 3}
 
-# The worker of `interpreted`, on those cases of the op that tell most.
+# The worker of `interpreted`, on those cases of the op that tell most; of a kernel beside others, which takes a part of
+# the calls, of those that it takes.
 PICKED = """
-import dataclasses, sys
+import dataclasses, sys, torch
 from kernelworks import ops
 from kernelworks.dispatch.op import OPS
 from kernelworks.verify import triton_interpreter
@@ -54,6 +55,12 @@ support, work, once = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1) == 
 sys.path.insert(0, support)
 from telling_cases import telling
 op = OPS[sys.argv[1]]
+kernel, names = op.kernel(sys.argv[3]), op.passes["forward"].names
+def taken(case):
+    given = case.make(torch.Generator().manual_seed(0), case.dtypes[0])
+    return kernel.guard(op.request("forward", [given.get(name) for name in names])) is None
+if kernel.name != "triton":
+    op.contract = dataclasses.replace(op.contract, cases=tuple(filter(taken, op.contract.cases)))
 op.contract = dataclasses.replace(op.contract, cases=telling(op, work, most=700, once=once))
 sys.exit(triton_interpreter.main())
 """
