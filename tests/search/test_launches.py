@@ -28,7 +28,7 @@ SIZED = [
 @pytest.mark.parametrize("name", [*SIZED, "linear:64x256x512 bfloat16", "cross_entropy:33x8192 mean"])
 def test_a_kernel_says_how_else_it_may_be_launched(name: str) -> None:
     problem = read_problem(name, "cuda")
-    (source,) = our_kernels_cpp.texts_of(problem)
+    source = our_kernels_cpp.texts_of(problem)[0]  # the best listed; long rows have another
     assert (
         text.language(source) == "triton"
         and op_packages.candidate_in(Path("a.py"), source, problem).entry == problem.entry
@@ -37,7 +37,7 @@ def test_a_kernel_says_how_else_it_may_be_launched(name: str) -> None:
     assert space is not None and space.size > 3
     assert all(value in space.choices[name] for name, value in space.at.items())
     assert all(1 <= warps <= 32 for n, its in space.choices.items() if n.endswith("NUM_WARPS") for warps in its)
-    (picks,) = our_kernels_gpu.picked_configs(problem.entry, problem.shapes[0].name).values()
+    picks = our_kernels_gpu.picked_configs(problem.entry, problem.shapes[0].name)["triton"]
     assert our_kernels_gpu.sets_in(problem, source) == ("triton", picks)
 
 
@@ -49,7 +49,7 @@ def test_what_the_op_package_lists_is_what_is_tried() -> None:
 
 def test_of_a_text_at_another_point_what_is_launched_is_known_and_of_another_text_nothing() -> None:
     problem = read_problem("rms_norm:64x24576 float16", "cuda")
-    (source,) = our_kernels_cpp.texts_of(problem)
+    source = our_kernels_cpp.texts_of(problem)[0]  # the best listed; long rows have another
     space, holds = space_in(source), our_kernels_cpp.own_text_predicate(problem)
     assert space is not None
     other = space.text_at({"FORWARD_NUM_WARPS": 8, "FORWARD_CHUNK": 2048})
@@ -134,7 +134,7 @@ MEASURED = [{"case": "64x24576", "us": 12.5, "gpu": "a GPU"}]
 
 def test_a_winner_becomes_an_entry_for_exactly_its_sizes() -> None:
     problem = read_problem("rms_norm:40x20000", "cuda")
-    (source,) = our_kernels_cpp.texts_of(problem)
+    source = our_kernels_cpp.texts_of(problem)[0]  # the best listed; long rows have another
     space = space_in(source)
     assert space is not None
     code = space.text_at({"FORWARD_NUM_WARPS": 8})
@@ -164,4 +164,4 @@ def test_what_a_verification_does_not_reach_is_not_kept() -> None:
     ):
         keep.keepable(read_problem("rms_norm:64x24576 float16", "cuda"))
     keep.keepable(read_problem("rms_norm:40x20000", "cuda"))
-    assert {one.name for one in OPS["rms_norm"].kernels if one.device == "cuda"} == {"triton"}
+    assert {one.name for one in OPS["rms_norm"].kernels if one.device == "cuda"} == {"triton", "triton_split"}

@@ -100,7 +100,8 @@ def test_interpreted_kernels_keep_the_contract(op: Op, kernel: str, request: pyt
         picked = (str(Path(forked.__file__).parent), *work)
         done = forked.python(*picked, *whole.split(), code=PICKED, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert int(done.stdout.split(": ")[-1].split(" cases")[0]) >= 10
+    tried = int(done.stdout.split(": ")[-1].split(" cases")[0])
+    assert tried >= (10 if "backward" in op.kernel(kernel).passes else 5)  # a pass each
 
 
 def _spread(cases: Sequence[Case], most: int) -> tuple[Case, ...]:
