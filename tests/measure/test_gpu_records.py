@@ -425,3 +425,22 @@ def test_stale_kernels_are_named_and_are_no_failure(shipped: Path, monkeypatch: 
     found = cli("map", "rms_norm", "--stale")
     assert found.exit_code == 0
     assert f"rms_norm.triton: stale certificate: the source changed since it was verified (on {KIND})" in found.stdout
+
+
+def test_measuring_a_gpu_leaves_the_precision_of_float32_products_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's one word, put back alone, has its backends say another one, which inductor's caches tell apart."""
+    cache = importlib.import_module("kernelworks.measure.peaks.cache")
+
+    def measured(progress: object, *, rough: bool) -> GpuPeaks:
+        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("highest")
+        return dataclasses.replace(record(), foreign_share=1.0)  # is not kept
+
+    monkeypatch.setattr(cache.gpu, "measure", measured)
+    before = cache.Float32Products.of_process()
+    cache.Float32Products(before.word, ("none", "none")).restore()
+    try:
+        cache._measured(None, "cuda", rough=True, brief=False)
+        assert cache.Float32Products.of_process().backends == ("none", "none")
+    finally:
+        before.restore()

@@ -15,6 +15,7 @@ from typing import Literal, overload
 
 from kernelworks.dispatch.user_warning import warn_user
 from kernelworks.machine import environment, has_gpu
+from kernelworks.machine.float32_products import Float32Products
 from kernelworks.measure.clock.noise import LIMIT
 from kernelworks.measure.clock.turns import measuring_alone
 from kernelworks.measure.peaks import gpu, survey
@@ -176,7 +177,11 @@ def _known(device: str, *, rough: bool, brief: bool) -> Peaks | GpuPeaks | None:
 def _measured(progress: Progress | None, device: str, *, rough: bool, brief: bool) -> Peaks | GpuPeaks:
     record: Peaks | GpuPeaks
     if device == "cuda":
-        record = gpu.measure(progress, rough=rough)
+        precision = Float32Products.of_process()
+        try:
+            record = gpu.measure(progress, rough=rough)
+        finally:
+            precision.restore()
         if record.foreign_share > LIMIT:  # it serves this once
             return record
     elif brief or rough:
