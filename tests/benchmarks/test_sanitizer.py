@@ -250,7 +250,7 @@ def test_a_record_keeps_the_runs_of_unchanged_rows_and_makes_the_others(
 
     monkeypatch.setattr(part, "run", run)
     how = {"limit": 60.0, "within": 100.0, "again": False, "tools": set()}
-    found = part.measure(file, HEAD, {"rms_norm", "gelu.triton"}, **how)
+    found = part.measure(file, HEAD, {"rms_norm.triton", "gelu.triton"}, **how)
     assert sorted(made) == [
         ("gelu", "triton", "memcheck"), ("gelu", "triton", "racecheck"), ("rms_norm", "triton", "racecheck"),
     ]  # fmt: skip
@@ -259,9 +259,9 @@ def test_a_record_keeps_the_runs_of_unchanged_rows_and_makes_the_others(
     assert kept["rms_norm", "racecheck"]["date"] != "2025-01-01"
     assert "gelu.triton memcheck" in found["not_done"] and "rms_norm.triton racecheck" not in found["not_done"]
     made.clear()
-    part.measure(file, HEAD, {"rms_norm"}, **how)
+    part.measure(file, HEAD, {"rms_norm.triton"}, **how)
     assert not made
-    part.measure(file, HEAD, {"rms_norm"}, **{**how, "again": True, "tools": {"memcheck"}})
+    part.measure(file, HEAD, {"rms_norm.triton"}, **{**how, "again": True, "tools": {"memcheck"}})
     assert made == [("rms_norm", "triton", "memcheck")]
     made.clear()
     part.measure(file, HEAD, {"gelu"}, **{**how, "within": 1.0})

@@ -231,12 +231,12 @@ def test_the_map_names_gpu_kernels_whose_certificate_is_missing_or_stale(
     name = "rms_norm.triton"
     assert f"{name}: not verified on any GPU" in kernel_map.stale_kernels("rms_norm")
     certify(OPS["rms_norm"].kernel("triton").hash())
-    assert not [line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name)]
+    assert not [line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(f"{name}:")]
     kernel = next(r for r in kernel_map.kernel_map("rms_norm")[0].kernels if r.name == "triton")
     assert (kernel.certificate, kernel.kind, kernel.reason) == ("2026-01-01", KIND, "")
     assert f"verified 2026-01-01 on {KIND}" in printed(map_report.kernel_map(kernel_map.kernel_map("rms_norm"), "here"))
     certify("another source")
-    stale = next(line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(name))
+    stale = next(line for line in kernel_map.stale_kernels("rms_norm") if line.startswith(f"{name}:"))
     assert "stale certificate: the source changed" in stale and KIND in stale
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+import torch
 
 __all__ = ["solve_block"]
 
@@ -98,11 +98,11 @@ def _newton(k: Vector, diagonal: Vector, f: Vector, free: Vector) -> Vector | No
     scale = 1.0 / np.sqrt(np.maximum(diagonal[free], TINY * diagonal.max() + LEAST_CURVATURE))
     scaled = k[np.ix_(free, free)] * scale[:, None] * scale
     scaled[np.diag_indices(len(free))] += 4.0 * EPS * len(free)
-    try:
-        factor = cho_factor(scaled, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
+    factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(scaled))
+    if failed:
         return None
-    solved = cho_solve(factor, np.stack([-f[free] * scale, scale], 1), check_finite=False) * scale[:, None]
+    asked = torch.from_numpy(np.stack([-f[free] * scale, scale], 1))
+    solved = torch.cholesky_solve(asked, factor).numpy() * scale[:, None]
     total = float(solved[:, 1].sum())
     if not total > 0.0:
         return None
