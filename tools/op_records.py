@@ -51,19 +51,7 @@ BEATEN = 1.1  # of a peak: by more than two measurements differ, so that the pea
 PASSES = ("forward", "decode", "forward and backward", "backward", "training")
 BASELINES = {"eager": "torch", "inductor": "torch.compile", "compile": "torch.compile", "flash2": "FlashAttention-2"}
 # The words of a call on record: tensors, and values that are no numbers.
-DTYPES = {
-    tuning_records._short(d): d
-    for d in (
-        torch.float32,
-        torch.bfloat16,
-        torch.float16,
-        torch.int64,
-        torch.int32,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
-}
+DTYPES = {tuning_records._short(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 TENSOR = re.compile(r"(\w+)\[([\d,]*)\](?: by \[([\d,]*)\])?")
 VALUES = {"True": True, "False": False}
 # The instruction sets of a kind of CPU, by the last word of its name.
