@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["leaves", "output_tensors"]
+__all__ = ["items_of", "leaves", "output_tensors"]
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
@@ -29,16 +30,24 @@ def leaves(value: Any, path: str = "", depth: int = 0) -> dict[str, Tensor]:
         return {}
     if depth > 16:
         return {}
-    items: Iterator[tuple[Any, Any]] = iter(())
-    if isinstance(value, Mapping):
-        items = iter(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = iter(enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
-    elif isinstance(value, torch.distributions.Distribution):
-        items = ((name, vars(value)[name]) for name in value.arg_constraints if name in vars(value))
+    items = itertools.chain(items_of(value), _arguments_of(value))
     return {name: tensor for key, item in items for name, tensor in leaves(item, f"{path}[{key!r}]", depth + 1).items()}
+
+
+def items_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a sequence, a mapping or a dataclass holds, each with its key; nothing of any other value."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+
+
+def _arguments_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Those of a distribution."""
+    if isinstance(value, torch.distributions.Distribution):
+        yield from ((name, vars(value)[name]) for name in value.arg_constraints if name in vars(value))
 
 
 def _number(value: complex) -> Tensor:

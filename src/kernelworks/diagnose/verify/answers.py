@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernelworks.contract.leaves import leaves, output_tensors
+from kernelworks.contract.leaves import items_of, leaves, output_tensors
 from kernelworks.contract.tensors import version_of
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
@@ -89,14 +88,7 @@ def _kinds(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, st
     yield path, type(value).__qualname__
     if depth > DEEPEST:
         return
-    items: Iterator[tuple[Any, Any]] = iter(())
-    if isinstance(value, Mapping):
-        items = iter(value.items())
-    elif isinstance(value, (list, tuple)):
-        items = iter(enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value))
-    for key, item in items:
+    for key, item in items_of(value):
         yield from _kinds(item, f"{path}[{key!r}]", depth + 1)
 
 
