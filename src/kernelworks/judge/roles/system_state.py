@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+from kernelworks.judge.process.own_code import mapped_files
+
 __all__ = ["SYSTEM_SETTINGS", "count_audit_hooks", "library_variables", "other_handlers", "signal_handlers",
            "strange_modules"]  # fmt: skip
 
@@ -79,16 +81,12 @@ def other_handlers(was: dict[int, int]) -> list[str]:
 
 def _is_library(address: int) -> bool:
     """Whether a file lies at an address that is not of this process's own folder."""
-    own = os.getcwd()
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        addresses, rights, _, _, number, *path = line.split(maxsplit=5)
-        low, high = (int(one, 16) for one in addresses.split("-"))
-        if low <= address < high:
-            named = path[0] if path else ""
-            return "x" in rights and number != "0" and named.startswith("/") and not named.startswith(
-                (own, "/memfd:")
-            ) and os.path.exists(named)  # fmt: skip
-    return False
+    not_theirs = os.getcwd(), "/memfd:"
+    return any(
+        low <= address < high and "x" in rights and path.startswith("/") and not path.startswith(not_theirs)
+        and os.path.exists(path)
+        for (low, high), rights, path in mapped_files("self")
+    )  # fmt: skip
 
 
 def _descriptors() -> list[tuple[int, int] | None]:
