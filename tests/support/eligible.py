@@ -73,6 +73,9 @@ def _plain(op: ops.Op, kernel: Kernel, plainly: bool | None) -> Kernel:
     return dataclasses.replace(kernel, load=plain.load) if {*kernel.passes} <= {*plain.passes} else kernel
 
 
+APART = ("sum",)  # of which float32 sums that torch's own are compared with hang on the order of the terms
+
+
 @contextlib.contextmanager
 def coded_plainly() -> Iterator[None]:
     """Within, a kernel for a CPU that this run does not ask (`op_kernels.asked_kernels`) is chosen, declines and is
@@ -95,7 +98,7 @@ def _unasked_plainly(op: ops.Op) -> tuple[Kernel, ...]:
     asked = asked_kernels(op)
     return tuple(
         kernel
-        if plain is None or kernel.source is None or kernel.device != "cpu" or kernel in asked
+        if plain is None or op.name in APART or kernel.source is None or kernel.device != "cpu" or kernel in asked
         else _coded_as(plain, kernel)
         for kernel in op.kernels
     )
