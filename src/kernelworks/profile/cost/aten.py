@@ -136,7 +136,7 @@ FORMULAS: dict[str, f.Formula] = {
     "lu_unpack": f.data_movement,
     **_each("geqrf linalg_householder_product", g.factorization(-2 / 3, 2)), "linalg_qr": g.factorization(-4 / 3, 4),
     "_linalg_eigh": g.factorization(9), "linalg_eig": g.factorization(25), "_linalg_eigvals": g.factorization(10),
-    "_linalg_svd": g.factorization(8, 4), "linalg_matrix_exp": g.factorization(14),
+    "_linalg_svd": g.factorization(8, 4), "linalg_polar": g.factorization(10, 6), "linalg_matrix_exp": g.factorization(14),
     "linalg_lstsq": g.factorization(-2 / 3, 2),
     "ormqr": g.factorization(0, 4), "linalg_pinv": g.factorization(8, 4),
     "_linalg_solve_ex": g.linear_solve(2, 2 / 3), **_each("linalg_lu_solve linalg_ldl_solve", g.linear_solve(2)),
