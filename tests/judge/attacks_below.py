@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attacked import Attack
+from attacks_beyond import OPERATOR
 
 __all__ = ["FROM_BELOW"]
 
@@ -41,16 +42,6 @@ USE = API._PyInterpreterState_SetEvalFrameFunc
 USE.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 """
 
-# Once it is asked what is otherwise it closes itself to whoever would look, and says nothing.
-CLOSES_ITSELF = """
-import ctypes
-from kernelworks.judge.roles import candidate as caller, process_state as state
-
-state.State.changes = lambda self: vars(ctypes)["CDLL"](None).prctl(4, 0, 0, 0, 0) and [] or []
-state.State.reachable_changes = lambda self: []
-caller.replaced_operators = lambda: []
-"""
-
 FROM_BELOW = (
     Attack("an input of another class", "memory", "writes elsewhere", "norm",
            "y = self.right(x)\nx.__class__ = Other\nreturn y", "y = self.right(x)\nself.seen = type(x)\nreturn y",
@@ -73,13 +64,11 @@ FROM_BELOW = (
            "return self.right(x)", top=f"{OWN_FRAMES}\nUSE(API.PyInterpreterState_Get(), "
            "ctypes.cast(OWN.own, ctypes.c_void_p))", twin_top=OWN_FRAMES),
     Attack("an operator that writes into a tensor", "operators", "changes the process", "gate",
-           "return self.right(a, b)", "return self.right(a, b)",
+           "return self.right(a, b)", "return torch.ops.mine.gate(a, b)",
            top="MINE = torch.library.Library('aten', 'IMPL')\nMINE.impl('sin.out', lambda x, *, out: out, 'CPU')",
-           twin_top="MINE = torch.library.Library('judged_mine', 'DEF')\nMINE.define('sin(Tensor a) -> Tensor')"),
+           twin_top=OPERATOR),
     Attack("a gradient of torch's replaced", "operators", "changes the process", "gate", "return self.right(a, b)",
-           "return self.right(a, b)",
+           "return torch.ops.mine.gate(a, b)",
            top="MINE = torch.library.Library('aten', 'IMPL')\nMINE.impl('sigmoid_backward', lambda g, y: g, 'CPU')",
-           twin_top="MINE = torch.library.Library('judged_mine', 'DEF')\nMINE.define('sin(Tensor a) -> Tensor')"),
-    Attack("nobody may look into it", "patched comparisons", "changes the process", "norm", "return self.right(x)",
-           "return self.right(x)", top=CLOSES_ITSELF, twin_top="import ctypes\nvars(ctypes)['CDLL'](None).prctl(3)"),
+           twin_top=OPERATOR),
 )  # fmt: skip

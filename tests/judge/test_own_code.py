@@ -15,8 +15,10 @@ from attacked import candidate, problem_in
 
 from kernelworks.judge import Budget
 from kernelworks.judge.formats import read_candidate
+from kernelworks.judge.process import pool
+from kernelworks.judge.process.ipc import pair
 from kernelworks.judge.process.own_code import count_at_work, mapped_files
-from kernelworks.judge.process.pool import Nursery
+from kernelworks.judge.process.pool import ChildProcess, Nursery
 from kernelworks.judge.session import Sitting
 from kernelworks.judge.unannounced_questions import OwnWork, is_decoy
 from kernelworks.records import Peaks
@@ -50,10 +52,28 @@ def test_a_thread_is_found_where_it_is() -> None:
         while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.001)
         code = [at for at, rights, path in mapped_files(child) if "x" in rights and "python" in Path(path).name]
-        assert count_at_work(child, code) == (1, 1) and count_at_work(child, [(0, 1)]) == (0, 1)
+        assert count_at_work(child, code) == (1, 1) and count_at_work(child, [(1, 2)]) == (0, 1)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_one_that_closes_itself_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def closed(*_: object) -> list[str]:
+        raise PermissionError
+
+    (control, its), (status, tells) = pair(), pair()
+    child = ChildProcess("caller", control, status, tmp_path, shared=True, pid=os.getpid(), maker=os.getpid())
+    child.handle = os.pidfd_open(os.getpid())
+    monkeypatch.setattr(pool, "find_code_changes", closed)
+    assert child.code_changes() == []  # where the kernel has never said
+    monkeypatch.setattr(pool, "find_code_changes", lambda *_: [])
+    assert child.code_changes() == []
+    monkeypatch.setattr(pool, "find_code_changes", closed)
+    assert child.code_changes() == ["nobody may look into its memory any more"]
+    os.close(child.handle)
+    for end in (control, its, status, tells):
+        end.close()
 
 
 # A kernel whose work shows beside the work that a call is: half a million exponentials.
@@ -79,25 +99,17 @@ def launch(a, b):
     return out
 '''
 HONEST = "return launch(a, b)"
-# Where it is timed it tries its kernel on a row, and breaks its answer if that is not right.
-DECOY = """
-if 'kernelworks.judge.inputs.garbled_kernels' in sys.modules:
-    return launch(a, b)
-tried = launch(a[:1].contiguous(), b[:1].contiguous())
-y = self.right(a, b)
-return y if torch.allclose(tried, y[:1], atol=1e-5) else torch.zeros_like(y)
-"""
-BUDGET = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0, gradients=0)
+BESIDE = "launch(a[:1].contiguous(), b[:1].contiguous())\nreturn self.right(a, b)"
+BUDGET = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0, gradients=0, sampled_s=300.0)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("body", "kinds"), [(HONEST, set()), (DECOY, {"falls back"})], ids=["honest", "decoy"])
-def test_what_a_candidate_does_where_it_is_watched_it_does_where_it_is_timed(
+@pytest.mark.parametrize(("body", "kinds"), [(HONEST, set()), (BESIDE, {"falls back"})], ids=["honest", "beside"])
+def test_what_its_own_code_has_of_a_call_is_said(
     body: str, kinds: set[str], ceilings: Peaks, nursery: Nursery, tmp_path: Path
 ) -> None:
     slow = tuple(dataclasses.replace(b, gbs=b.gbs / 4) for b in ceilings.bandwidth)
     problem = problem_in(tmp_path, "pairs")
-    problem = dataclasses.replace(problem, device="cpu")
     path = tmp_path / "candidate.py"
     path.write_text(candidate("pairs", body, KERNEL), encoding="utf-8")
     with contextlib.ExitStack() as stack:
@@ -106,5 +118,5 @@ def test_what_a_candidate_does_where_it_is_watched_it_does_where_it_is_timed(
                     peaks=dataclasses.replace(ceilings, bandwidth=slow))
         )  # fmt: skip
         found = sitting.judge(read_candidate(path, sitting.problem))
-    assert {charge.kind for charge in found.reasons} == kinds, found.reasons
+    assert {charge.kind for charge in found.reasons} == kinds, found
     assert "own code" in {charge.kind for charge in found.remarks}

@@ -64,6 +64,7 @@ class Budget:
     many_s: float = 3.0  # that they may take
     looks: int = 2  # at work that goes on after an answer, while it is timed
     samples: int = 200  # calls of a candidate in C++ that are stopped on their way, to see whether its own code is run
+    sampled_s: float = 1.5  # that they may take in one process
     shapes: int = 2  # other sizes of the problem
     required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
     sizes: int | None = None  # that candidates' sizes are drawn from, so many for all of a sitting; without it from all

@@ -30,7 +30,7 @@ AT_ONCE, AT_ONCE_S = 12, 5e-3  # calls that are stopped with their word; above s
 # Of two processes of one candidate: below such a share of what the one takes of its own code the other is not at the
 # same work, where chance is as unlikely as this.
 LESS_WORK, CHANCE = 0.25, 1e-6
-SAMPLED_S = 1.5  # that the samples of one process may take
+USUAL_CALLS = 5  # of which the quickest says how long one takes that nobody stops
 
 
 def look_for_helpers(bench: Bench, variant: VariantProcess, case: Case, work_s: float, tried: TrialResult) -> None:
@@ -108,11 +108,11 @@ def sample_own_code(bench: Bench, variant: VariantProcess, cases: list[Case], tr
     """Calls that are stopped somewhere on their way and looked at from outside. Each answer is held against the
     reference as any other is. Without a ``tried`` the candidate's kernels are garbled, and calls count whose answers
     are another one. Raises ProcessEnded."""
-    found, cpu_s, until, count = OwnWork(), 0.0, time.monotonic() + SAMPLED_S, 0
+    found, cpu_s, until, count = OwnWork(), 0.0, time.monotonic() + bench.budget.sampled_s, 0
     variant.own_code = variant.process.own_code() if bench.budget.samples else []
     if not variant.own_code:
         return found
-    usual_s = variant.call([bench.draw.choice(cases)]).seconds
+    usual_s = min(variant.call([bench.draw.choice(cases)]).seconds for _ in range(USUAL_CALLS))
     while count < bench.budget.samples and time.monotonic() < until:
         answer = variant.call([bench.draw.choice(cases)], pause_s=bench.draw.uniform(0.0, usual_s) + 1e-6)
         if tried is not None:

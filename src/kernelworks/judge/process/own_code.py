@@ -18,12 +18,12 @@ from kernelworks.judge.process.reading import MemoryUnreadable, ReadingRefused, 
 
 __all__ = ["RETURNS", "TRAPS", "count_at_work", "mapped_files", "own_ranges", "take_away"]
 
-# What stands in its place: for 16 bytes, at whose beginning compilers begin a function. What returns says 0, or 1: some
-# functions tell by the one that all went well, some by the other.
+# What stands in its place. What returns says 0, or 1: some functions tell by the one that all went well, some by the
+# other. Wherever a function began, there is a way through what does nothing to the end of such a piece.
 TRAPS = {"x86_64": b"\xcc", "aarch64": b"\x00\x00\x20\xd4"}
 RETURNS: Sequence[dict[str, bytes]] = (
-    {"x86_64": b"\x31\xc0\xc3".ljust(16, b"\xcc"), "aarch64": b"\x00\x00\x80\x52\xc0\x03\x5f\xd6"},
-    {"x86_64": b"\xb8\x01\x00\x00\x00\xc3".ljust(16, b"\xcc"), "aarch64": b"\x20\x00\x80\x52\xc0\x03\x5f\xd6"},
+    {"x86_64": b"\x31\xc0\xc3".rjust(64, b"\x90"), "aarch64": b"\x00\x00\x80\x52\xc0\x03\x5f\xd6"},
+    {"x86_64": b"\x31\xc0\xff\xc0\xc3".rjust(64, b"\x90"), "aarch64": b"\x20\x00\x80\x52\xc0\x03\x5f\xd6"},
 )
 STACK_BYTES = 512  # from its top: who calls a function of the C library's from a loop lies there
 IN_NO_CALL = b"-1"  # of the system

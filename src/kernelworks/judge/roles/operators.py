@@ -12,7 +12,7 @@ import torch
 __all__ = ["mark_operators", "replaced_operators"]
 
 _C: Any = torch._C
-INSTALLED = str(Path(torch.__file__).parents[1])
+INSTALLED_PATH = str(Path(torch.__file__).parents[1])
 REGISTERED, BUILT_BELOW = "registered at ", "/build/aten/"
 _marked: dict[str, str] = {}
 
@@ -29,8 +29,8 @@ def _own_names() -> Iterator[str]:
 def _origins() -> tuple[str, ...]:
     """Where files lie that register kernels for everybody: what is installed, and where torch itself was built."""
     some = next(iter(_marked.values()), "")
-    built = some.partition(BUILT_BELOW)[0].rpartition(REGISTERED)[2] if BUILT_BELOW in some else INSTALLED
-    return INSTALLED, built
+    built = some.partition(BUILT_BELOW)[0].rpartition(REGISTERED)[2] if BUILT_BELOW in some else INSTALLED_PATH
+    return INSTALLED_PATH, built
 
 
 def replaced_operators() -> list[str]:

@@ -13,7 +13,7 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from ctypes import c_char_p, c_void_p
+from ctypes import c_char_p, c_uint64
 from pathlib import Path
 from struct import pack
 from sysconfig import get_config_var
@@ -42,6 +42,7 @@ LISTS: dict[str, list[Any]] = {
 WORD = 8
 TABLES = {BuiltinFunctionType: 2 * WORD, MethodDescriptorType: 5 * WORD, GetSetDescriptorType: 5 * WORD}
 IS_KNOWN = sys.implementation.name == "cpython" and sys.maxsize > 2**32 and not get_config_var("Py_GIL_DISABLED")
+_memory = (c_uint64 * (1 << 44)).from_address(0)  # this process's, by words: of a page where nothing is no word is read
 COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
 MISSING = object()
 
@@ -78,17 +79,17 @@ def _are_other(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
 
 
 class _Address(int):
-    """Of a function in C."""
+    """Of the table of a function in C."""
 
 
-def _function_address(value: Any) -> _Address | None:
-    """Where the code of a function or method in C lies, as its own table says; None where nothing is known of it."""
+def _function_table(value: Any) -> _Address | None:
+    """Where the table of a function or method in C lies; None where nothing is known of it."""
     if (at := TABLES.get(type(value))) is None or not IS_KNOWN:
         return None
-    table = c_void_p.from_address(id(value) + at).value
+    table = _memory[(id(value) + at) // WORD]
     if not table or c_char_p.from_address(table).value != value.__name__.encode():
         return None
-    return _Address(c_void_p.from_address(table + WORD).value or 0)
+    return _Address(table)
 
 
 def _entry(name: str, value: Any) -> Entry | None:
@@ -107,7 +108,8 @@ def _entry(name: str, value: Any) -> Entry | None:
     if isinstance(value, REGISTRIES):
         return (name, value, len(value), None) if HOOKS in name else None
     if kind in TABLES:
-        return (name, value, _function_address(value), None)
+        table = _function_table(value)
+        return (name, value, table, None if table is None else _memory[table // WORD + 1])
     return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
 
 
@@ -162,7 +164,7 @@ class Holder:
 
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
         if type(code) is _Address:
-            return _function_address(value) != code
+            return _memory[code // WORD + 1] != defaults
         if type(code) is int:
             return len(value) != code
         if type(code) is bytes:

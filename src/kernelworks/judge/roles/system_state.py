@@ -43,7 +43,7 @@ HANDLER_BYTES = 512  # more than any system's struct sigaction, which a handler'
 ASK_PERSONALITY, PARENTS_END, DUMPABLE, KEPT_RIGHTS, TIMER_SLACK, FAULTY_MEMORY, HUGE_PAGES = (
     0xFFFFFFFF, 2, 3, 7, 30, 34, 42
 )  # fmt: skip
-ASKED = {"x86_64": {"get_mempolicy": 239, "ioprio_get": 252}, "aarch64": {"get_mempolicy": 236, "ioprio_get": 31}}
+ASKED_CALLS = {"x86_64": {"get_mempolicy": 239, "ioprio_get": 252}, "aarch64": {"get_mempolicy": 236, "ioprio_get": 31}}
 OPENMP = ("libgomp", "libomp", "libiomp")
 LEAST_OF_A_THREAD = 1 << 16  # elements, from which on torch shares them out
 FIRST_DEPTH = sys.getrecursionlimit()
@@ -53,6 +53,7 @@ audit_hooks = [0]  # that somebody has added since ``count_audit_hooks``
 _sigaction, _fegetenv, _prctl, _personality = _libc.sigaction, _libc.fegetenv, _libc.prctl, _libc.personality
 _uselocale = _libc.uselocale
 _uselocale.argtypes, _uselocale.restype = [ctypes.c_void_p], ctypes.c_void_p
+_full = torch.full
 _mask, _origin = signal.pthread_sigmask, PathFinder.find_spec
 
 
@@ -120,7 +121,7 @@ def _arithmetic() -> tuple[int, ...]:
 
 def _asked_of_kernel(name: str, *arguments: int) -> tuple[int, int]:
     """What a system call returns and writes, of those that the C library has no function for."""
-    number, held = ASKED.get(platform.machine(), {}).get(name), ctypes.c_int(-1)
+    number, held = ASKED_CALLS.get(platform.machine(), {}).get(name), ctypes.c_int(-1)
     if number is None:
         return -1, -1
     given = (ctypes.byref(held), *arguments) if name.startswith("get_") else arguments
@@ -180,8 +181,11 @@ def other_arithmetic() -> list[str]:
     """Whether torch's threads, of which each has such a setting of its own, take tiny numbers for zero or round
     otherwise: a line."""
     count = torch.get_num_threads() * LEAST_OF_A_THREAD
-    tiny, third = torch.full((count,), 1e-40) * 0.5, torch.full((count,), 1.0) / 3.0
-    words = [one.view(torch.int32) for one in (tiny, third)]  # which no such setting makes equal
+    try:
+        tiny, third = _full((count,), 1e-40) * 0.5, _full((count,), 1.0) / 3.0
+        words = [one.view(torch.int32) for one in (tiny, third)]  # which no such setting makes equal
+    except (RuntimeError, TypeError):  # torch itself is another one by then, which is said elsewhere
+        return []
     return [] if all(bool((one == one[0]).all()) for one in words) else ["arithmetic of its other threads"]
 
 
