@@ -164,7 +164,7 @@ class Holder:
 
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
         if type(code) is _Address:
-            return _memory[code // WORD + 1] != defaults
+            return bool(_memory[code // WORD + 1] != defaults)
         if type(code) is int:
             return len(value) != code
         if type(code) is bytes:
