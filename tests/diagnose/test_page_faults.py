@@ -86,7 +86,7 @@ def told(*, places_before: bool) -> Iterator[dict[str, Any]]:
     heap's end, where chance had it, keeps the pages below. None with another C library's malloc."""
     if page_faults.thresholds() is None:
         return
-    for pad in range(6):  # where the heap ends is another place each time
+    for pad in range(12):  # where the heap ends is another place each time
         text = PROGRAM.replace("PLACES_BEFORE", str(places_before)).replace("PAD", str(pad))
         done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Impossible, Promise, Scene
 from kernelworks.diagnose.optimizations.accepted_options import Takes
 from kernelworks.diagnose.optimizations.derived_values import own_memory
+from kernelworks.diagnose.optimizations.order_of_steps import OrderOfSteps
 from kernelworks.diagnose.optimizations.settings import held_elsewhere
 from kernelworks.diagnose.optimizations.trial import race_promise
 from kernelworks.diagnose.snapshot import as_made
@@ -86,20 +87,20 @@ def relaid(
 
     ``laid`` keeps the memory of each weight, which is the same each time: graphs are captured of where it lies.
     """
-    weights, optimizers = tuple(weights), tuple(optimizers)
+    weights = tuple(weights)
+    steps = OrderOfSteps(weights)
+    steps.optimizers.update(optimizers)
+    over = steps.install()
 
-    def beside() -> Iterator[tuple[Tensor, Tensor]]:
-        for weight in weights:
-            yield weight, weight
-            if weight.grad is not None:
-                yield weight, weight.grad
-            for optimizer in optimizers:
-                for value in optimizer.state.get(weight, {}).values():
-                    if isinstance(value, Tensor):
-                        yield weight, value
+    def beside(weight: nn.Parameter) -> Iterator[Tensor]:
+        yield weight
+        if weight.grad is not None:
+            yield weight.grad
+        for optimizer in steps.optimizers:
+            yield from (value for value in optimizer.state.get(weight, {}).values() if isinstance(value, Tensor))
 
     before = [
-        (tensor, tensor.data) for weight, tensor in beside()
+        (tensor, tensor.data) for weight in weights for tensor in beside(weight)
         if tensor.shape == weight.shape and tensor.is_contiguous() and not held_elsewhere(tensor)
     ]  # fmt: skip
     for tensor, data in before:
@@ -115,11 +116,12 @@ def relaid(
         return 2 if id(tensor) in laid and tensor.data_ptr() == laid[id(tensor)].data_ptr() else 1
 
     def back() -> None:
+        over()
         for tensor, data in before:
             if not held_elsewhere(tensor, knows=of_us(tensor)):
                 with as_made(tensor):
                     own_memory(tensor, data)
-        for weight, tensor in beside():  # of those that were made meanwhile
+        for weight, tensor in ((w, t) for w in weights for t in beside(w)):  # of those that were made meanwhile
             other = tensor.shape == weight.shape and not tensor.is_contiguous()
             if other and not held_elsewhere(tensor, knows=of_us(tensor)):
                 with as_made(tensor):
