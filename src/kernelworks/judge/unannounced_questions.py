@@ -32,6 +32,8 @@ AT_ONCE, AT_ONCE_S = 12, 5e-3  # calls that are stopped with their word; above s
 LESS_WORK, CHANCE = 0.25, 1e-6
 USUAL_CALLS = 5  # of which the quickest says how long one takes that nobody stops
 
+FAULTS = ("SIGSEGV", "SIGBUS")  # by which a process ends that writes where it may not
+
 
 def look_for_helpers(bench: Bench, variant: VariantProcess, case: Case, work_s: float, tried: TrialResult) -> None:
     """What processes of its own take of the cores that are gone before it answers is counted nowhere: it is stopped on
@@ -150,7 +152,8 @@ def write_no_input(variant: VariantProcess, case: Case, tried: TrialResult) -> N
     try:
         tried.take(variant.call([case]), f"call {variant.number}, whose inputs cannot be written to")
     except ProcessEnded as error:
-        tried.charge("writes elsewhere", f"its process {error} where its inputs cannot be written to")
+        kind = "writes elsewhere" if any(name in str(error) for name in FAULTS) else "no answer"
+        tried.charge(kind, f"its process {error} where its inputs cannot be written to")
         raise
 
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import socket
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,8 +107,13 @@ class Memory:
         self.size = os.fstat(self.descriptor).st_size
         self.map = self._mapped()
         if descriptor < 0:
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS | (NO_NEW_WRITER if read_only else 0))
-        self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
+            if read_only:
+                with contextlib.suppress(OSError):  # a kernel that does not know it: who writes there is not seen
+                    fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, NO_NEW_WRITER)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says once that nobody may write to it
+            self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
 
     def _mapped(self) -> mmap.mmap:
         """All pages at once: those that are drawn for a call's tensors would be faulted in while it is timed."""
