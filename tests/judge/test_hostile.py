@@ -191,7 +191,7 @@ BUDGET = Budget(
     samples=0,
     shapes=0,
     gradients=0,
-    answer_s=2.0,
+    answer_s=10.0,
     build_s=60.0,
 )
 HONEST = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x + 5\n"
