@@ -35,10 +35,10 @@ GENERATE_ATTRIBUTES = (
     "_previous_max_cache_length",
 )  # set by generate on the model
 STATIC = "static"
-ASKED = "cache_implementation"
-GIVEN = ("past_key_values", "assistant_model", "custom_generate", "negative_prompt_ids")  # to a call alone
-SET = (  # by a call, its configuration or the model's: another cache, or one that is handed out
-    ASKED, "cache_config", "return_dict_in_generate", "prompt_lookup_num_tokens", "penalty_alpha", "dola_layers",
+CACHE_OPTION = "cache_implementation"
+GIVEN_ARGUMENTS = ("past_key_values", "assistant_model", "custom_generate", "negative_prompt_ids")  # to a call alone
+SET_OPTIONS = (  # by a call, its configuration or the model's: another cache, or one that is handed out
+    CACHE_OPTION, "cache_config", "return_dict_in_generate", "prompt_lookup_num_tokens", "penalty_alpha", "dola_layers",
 )  # fmt: skip
 STEPS = 4  # calls: a run with so many is taken for one that generates
 CODE = 'model.generation_config.cache_implementation = "static"'
@@ -127,9 +127,9 @@ class _StaticCache(Change):
                 return plain(model, *args, **kwargs)
             self.served += 1
             if given.get("generation_config") is None:
-                return plain(model, *args, **{**kwargs, ASKED: STATIC})
+                return plain(model, *args, **{**kwargs, CACHE_OPTION: STATIC})
             bound.arguments["generation_config"] = config = copy.copy(given["generation_config"])
-            setattr(config, ASKED, STATIC)
+            setattr(config, CACHE_OPTION, STATIC)
             return plain(*bound.args, **bound.kwargs)
 
         return generate
@@ -137,7 +137,7 @@ class _StaticCache(Change):
 
 def _keeps_its_cache(model: Any, given: Mapping[str, Any]) -> bool:
     """Whether a call of ``generate`` makes the cache that it uses, and lets go of it."""
-    if model.training or any(given.get(name) is not None for name in GIVEN):
+    if model.training or any(given.get(name) is not None for name in GIVEN_ARGUMENTS):
         return False
     configs = given.get("generation_config"), getattr(model, "generation_config", None)
 
@@ -145,7 +145,7 @@ def _keeps_its_cache(model: Any, given: Mapping[str, Any]) -> bool:
         found = (given.get(name), *(getattr(config, name, None) for config in configs))
         return next((each for each in found if each is not None), None)
 
-    return not any(value(name) for name in SET) and value("use_cache") is not False
+    return not any(value(name) for name in SET_OPTIONS) and value("use_cache") is not False
 
 
 def _generating_s(scene: Scene, change: _StaticCache) -> float:
@@ -164,7 +164,7 @@ def _generating_s(scene: Scene, change: _StaticCache) -> float:
 def _generates(scene: Scene, root: nn.Module) -> bool:
     """Whether transformers' ``generate`` may call it with a growing cache, and supports a static one."""
     config = getattr(root, "generation_config", None)
-    if config is None or getattr(config, ASKED, None) is not None or root in _PLACED:
+    if config is None or getattr(config, CACHE_OPTION, None) is not None or root in _PLACED:
         return False
     if not getattr(root, "_can_compile_fullgraph", False) or scene.roots.calls.get(id(root), 0) < STEPS:
         return False
