@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib.util
@@ -174,6 +175,19 @@ def _nothing_is_left() -> Iterator[None]:
     if codecache is not None and codecache.PyCodeCache.modules:
         sys.modules["torch"]._dynamo.reset()
         codecache.PyCodeCache.cache_clear()
+
+
+# What these are about is what stands around a kernel: which one is taken, with what, and what comes of its results.
+AROUND_KERNELS = ("dispatch", "estimators", "limits", "nn", "ops")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _coded_plainly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels that certificates speak for run the code of the plain ones there: to compile all takes minutes."""
+    from eligible import coded_plainly
+
+    with coded_plainly() if request.path.parent.name in AROUND_KERNELS else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture

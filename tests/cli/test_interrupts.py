@@ -109,13 +109,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_what_was_started_ends_with_the_command() -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_was_started_ends_with_the_command(sent: signal.Signals, code: int) -> None:
     process = started(STUCK.replace("{first}", ""))
     pids = [int(pid) for pid in line(process).split()]
     assert all(map(is_alive, pids))
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert said == "kernelworks: interrupted\n"
     assert not any(map(is_alive, pids))
 
@@ -133,19 +134,23 @@ def test_a_verb_may_answer_the_first_one_itself() -> None:
     assert not any(map(is_alive, pids))
 
 
-def test_a_program_that_goes_on_is_ended() -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_program_that_goes_on_is_ended(sent: signal.Signals, code: int) -> None:
+    """A scheduler's SIGTERM is heard as Ctrl-C is, so that a diagnosis shows what it has measured."""
     process = started(STUBBORN)
     assert line(process) == "ready"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     shown, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and said == "kernelworks: interrupted\n" and shown == "caught\n"
+    assert process.returncode == code and said == "kernelworks: interrupted\n" and shown == "caught\n"
 
 
-def test_a_signal_to_a_fork_is_not_ours() -> None:
+@pytest.mark.parametrize(("sent", "ends"), [(signal.SIGINT, 7), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_to_a_fork_is_not_ours(sent: signal.Signals, ends: int) -> None:
+    """A fork that is told to end ends: DataLoader's workers, multiprocessing's."""
     process = started(FORKED)
-    os.kill(int(line(process)), signal.SIGINT)
+    os.kill(int(line(process)), sent)
     shown, said = process.communicate(timeout=60)
-    assert (process.returncode, shown, said) == (0, "7\n", "")
+    assert (process.returncode, shown, said) == (0, f"{ends}\n", "")
 
 
 def test_an_interrupt_that_the_program_raises_ends_it_in_the_ordinary_way() -> None:
@@ -157,8 +162,10 @@ def test_an_interrupt_that_the_program_raises_ends_it_in_the_ordinary_way() -> N
 def test_without_an_interrupt_nothing_is_left() -> None:
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     with Interrupts():
         pass
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     after = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(after)
     assert after == before

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
 from one_op import asked
-from op_kernels import certified
+from op_kernels import asked_kernels, certified
 
 from kernelworks.build.cpp import TARGETS
 from kernelworks.contract import Kernel
@@ -71,6 +72,46 @@ def _plain(op: ops.Op, kernel: Kernel, plainly: bool | None) -> Kernel:
         return kernel
     plain = next((k for k in op.kernels if k.target == "scalar"), kernel)
     return dataclasses.replace(kernel, load=plain.load) if {*kernel.passes} <= {*plain.passes} else kernel
+
+
+APART = ("sum",)  # of which float32 sums that torch's own are compared with hang on the order of the terms
+
+
+@contextlib.contextmanager
+def coded_plainly() -> Iterator[None]:
+    """Within, a kernel for a CPU that this run does not ask (`op_kernels.asked_kernels`) is chosen, declines and is
+    named as ever, and the code of the op's plain one runs: a certificate speaks for its own, of which any change makes
+    it one that is asked, and which takes a compiler up to 15 s. A pass that the plain one has not is the kernel's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, its in _unasked_plainly().items():
+            patch.setattr(ops.OPS[name], "kernels", its)
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
+
+@functools.cache  # to ask all certificates takes a fifth of a second
+def _unasked_plainly() -> dict[str, tuple[Kernel, ...]]:
+    """The kernels of each op of which there is one that is not asked."""
+    found = {}
+    for op in ops.OPS.values():
+        plain = next((kernel for kernel in op.kernels if kernel.target == "scalar"), None)
+        asked = {kernel.name for kernel in asked_kernels(op)}
+        left = {k.name for k in op.kernels if k.source is not None and k.device == "cpu"} - asked
+        if plain is not None and left and op.name not in APART:
+            found[op.name] = tuple(_coded_as(plain, k) if k.name in left else k for k in op.kernels)
+    return found
+
+
+def _coded_as(plain: Kernel, kernel: Kernel) -> Kernel:
+    """The kernel, with the hash that it has and the code of another."""
+
+    def load(pass_: str) -> Callable[..., object]:
+        return (plain if pass_ in plain.passes else kernel).load(pass_)
+
+    return dataclasses.replace(kernel, load=load, prepare=plain.prepare, hashed=lambda changed: kernel.hash())
 
 
 def forget() -> None:

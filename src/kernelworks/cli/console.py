@@ -8,6 +8,7 @@ where the machine was too busy).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -44,6 +45,7 @@ __all__ = [
 
 FAILED, USAGE, AMBIGUOUS = 1, 2, 3
 FAULT = 70  # a fault of this package: no verdict of any verb, as sysexits.h numbers it
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no fault of ours: the disk under a file is full
 NO_GPU = "this machine has no CUDA device"
 
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -202,10 +204,14 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED_CODE)
     except BrokenPipeError:  # whoever read the other end has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_stdout()
         sys.exit(FAILED)
     except Exception as error:
         refused: Any = error
+        if isinstance(error, OSError) and error.errno in FULL and not error.filename:  # what is printed has no room
+            _drop_stdout()
+            sys.stderr.write(f"kernelworks: could not write the output: {first_line(error)}\n")
+            sys.exit(FAILED)
         if hasattr(error, "format_message"):  # of the parser of the command line
             if type(error).__name__ == "NoArgsIsHelpError":
                 refused.show()
@@ -219,6 +225,11 @@ def guard_command(arguments: Sequence[str]) -> Iterator[None]:
         where = f" ({frames[-1].filename.removeprefix(PACKAGE)}:{frames[-1].lineno})" if frames else ""
         sys.stderr.write(f"kernelworks: a fault of ours: {type(error).__name__}: {first_line(error)}{where}\n")
         sys.exit(FAULT)
+
+
+def _drop_stdout() -> None:
+    """What stdout still holds is lost without a word: Python would try to write it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def print_json(record: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,32 @@ def write(path: Path | None, text: str) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        _write_whole(path, text)
     except OSError as error:
         warn(f"could not write {path}: {error.strerror or error}")
         return False
     return True
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Through a file beside it: a disk that is full leaves what was there, never a part of the new file. The file has
+    the permissions that any new file gets, or those it had. A pipe, a stream such as /dev/stdout, and a file in a
+    folder that takes no other file, are written where they are."""
+    stream = path.parts[:2] in (("/", "dev"), ("/", "proc")) or (path.exists() and not path.is_file())
+    path = path if stream else path.resolve()
+    if stream or not os.access(path.parent, os.W_OK):
+        path.write_text(text, encoding="utf-8")
+        return
+    scratch = path.with_name(f".kernelworks-{os.getpid()}")
+    try:
+        with scratch.open("x", encoding="utf-8") as file:
+            file.write(text)
+        if path.exists():
+            shutil.copymode(path, scratch)
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def fix_patch(record: Any) -> str:

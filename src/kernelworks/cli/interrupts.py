@@ -1,9 +1,10 @@
-"""Ctrl-C: a command ends within a second, with all that it has started.
+"""Ctrl-C, and what a scheduler or a closed terminal sends: a command ends within a second, with what it has started.
 
 Python raises KeyboardInterrupt in the main thread once that runs Python again, and then leaves ``with`` blocks, some of
 which wait for threads that wait for compilers. So a thread of ours watches for the signal (``set_wakeup_fd``): it says
 that the command was interrupted, and if the command is not over in time it ends every process that was started
-since, and this one. What the build cache holds is whole whenever a process ends (``build/cache.py``).
+since, and this one. SIGTERM and SIGHUP raise KeyboardInterrupt too, so that what was measured until then is shown and
+written. What the build cache holds is whole whenever a process ends (``build/cache.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["INTERRUPTED_CODE", "Interrupts", "end_after_this", "report_begins"]
 INTERRUPTED_CODE = 130
 GRACE_S = 0.5  # in which the command may leave by itself
 REPORT_S = 2.0  # more, if it prints and writes what it has measured; a second Ctrl-C does not wait
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # unless they are ignored, as by nohup, or the caller has an answer of its own
 ONE_S = 0.3  # signals within that time are one: a terminal sends it to every process, and forks may share our pipe
 
 
@@ -33,6 +35,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._is_said = self._reports = False
         self._show_cursor = "\x1b[?25h\r\x1b[K" if sys.stderr.isatty() else ""  # a progress line hides it
+        self._signal = signal.SIGINT
         self._received = threading.Event()
         self.warnings = 0  # so many signals are the command's own to answer
         self._left = threading.Event()
@@ -47,6 +50,9 @@ class Interrupts:
             self._there = _descendants()
             self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
             os.register_at_fork(after_in_child=_forget)
+            for number in ENDING:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, signal.default_int_handler)
             threading.Thread(target=self._watch, name="kernelworks interrupts", daemon=True).start()
         return self
 
@@ -65,20 +71,24 @@ class Interrupts:
         self._left.set()
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(self._before)
+        _put_back()
 
     def _watch(self) -> None:
         last, seen = 0.0, 0
         while not self._left.is_set():
-            if signal.SIGINT not in os.read(self._read, 64):
+            numbers = os.read(self._read, 64)
+            number = next((each for each in (signal.SIGINT, *ENDING) if each in numbers), None)
+            if number is None:
                 continue
             now = time.monotonic()
             if now - last < ONE_S:
                 continue
-            last, seen = now, seen + 1
-            if seen <= self.warnings:
+            last, seen = now, seen + (number == signal.SIGINT)
+            if number == signal.SIGINT and seen <= self.warnings:
                 continue
             if self._received.is_set():  # once more
                 self._leave()
+            self._signal = number
             self._say()
             self._received.set()
             threading.Thread(target=self._wait, name="kernelworks deadline", daemon=True).start()
@@ -96,7 +106,7 @@ class Interrupts:
         flush.start()
         flush.join(0.1)
         _end(self._there)
-        os._exit(INTERRUPTED_CODE)
+        os._exit(128 + self._signal)  # as a shell says it: 130 after Ctrl-C
 
     def _say(self) -> None:
         if not self._is_said:
@@ -125,9 +135,17 @@ def _refuse(*given: Any, **more: Any) -> None:
 
 
 def _forget() -> None:
-    """A fork shares the pipe: signals to it are none of ours."""
+    """A fork shares the pipe: signals to it are none of ours. A SIGTERM ends it, as whoever forked it relies on."""
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
+    _put_back()
+
+
+def _put_back() -> None:
+    for number in ENDING:
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is signal.default_int_handler:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _flush() -> None:

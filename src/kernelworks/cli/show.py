@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kernelworks.cli.console import USAGE, fail, faults, print_json
+from kernelworks.cli.console import FAILED, USAGE, fail, faults, print_json
 from kernelworks.cli.console import show as show_table
 from kernelworks.cli.files import apply_command, fix_patch, required_file, why_no_patch, write
 from kernelworks.cli.names import readable_file
@@ -45,19 +45,22 @@ def show(
     required_file(html)
     several = found if isinstance(found, list) else [found]
     said = "" if patch is None else _write_patch(several, patch)
+    paged = ""
     if html is not None:
         from kernelworks.report.html import render_page
 
-        write(html, render_page(several))
+        paged = str(html) if write(html, render_page(several)) else ""
     if json:
         print_json(found)
     else:
         plan = record.with_suffix(".plan.json")
         written = str(patch) if said else ""
-        files = Files(str(html or ""), str(record), str(plan) if plan.exists() else "", written)
+        files = Files(paged, str(record), str(plan) if plan.exists() else "", written)
         show_table(record_view(several, stdout().width, verbose=verbose, files=files))
     if said:  # what was asked for stands last
         stderr().print(said, soft_wrap=True)
+    if (html is not None and not paged) or (patch is not None and not said):
+        raise typer.Exit(FAILED)
 
 
 def _write_patch(several: Sequence[Any], patch: Path) -> str:

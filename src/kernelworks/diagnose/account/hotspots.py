@@ -44,9 +44,9 @@ SWAP = "swap in "  # an action begins so if it puts a kernel of ours in place of
 SMALL = 0.005  # less than this share of the wall clock is not worth a word
 # What a user reads of the parts that no model covers.
 UNMODELLED_ADVICE = {
-    NATIVE: "native code outside torch: not measured, so nothing is predicted",
-    WAITING: "the program's thread waited (a file, a lock, a clock, a process): not measured, so nothing is predicted",
-    UNWATCHED_TIME: "Python, native code or waiting: not attributed, as the budget was over",
+    NATIVE: "native code outside torch's ops (NumPy, JSON, copies to tensors): call it less, or do its work in torch",
+    WAITING: "the program's thread waited (a file, a lock, a clock, a process): wait less, or beside other work",
+    UNWATCHED_TIME: "Python, native code or waiting: to find its lines would have taken too long",
     PREEMPTION: "other processes had the cores",
     INPUT: "load ahead: DataLoader(..., num_workers=2, persistent_workers=True)",
     LOADING_WORKERS: "its workers are slow, or made anew each time: persistent_workers=True, a larger num_workers",
