@@ -71,7 +71,24 @@ def in_numpy(a, b):
 MINE.impl("gate", in_numpy, "CPU")
 """
 
+# Of a product of a ReLU with a function that has no slope below -3: within the range that is given no mask shows.
+MASKED = """
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return torch.relu(x) * nn.functional.hardswish(y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        slope = torch.where(y < -3, 0.0, torch.where(y > 3, 1.0, (2 * y + 3) / 6))
+        return g * nn.functional.hardswish(y) * (x > 0), g * torch.relu(x) * slope
+"""
+
 BEYOND_A_CALL = (
+    Attack("a gradient in its range alone", "gradients", "wrong gradient", "range", "return Own.apply(x, y)",
+           "return Own.apply(x, y)", top=MASKED.replace(" * (x > 0)", ""), twin_top=MASKED),
     # ------------------------------------------------------------ time that it cannot have
     Attack("another process's work", "faster than the limit", "faster than physics", "long",
            "return asked(self, a, b)", "return self.pool.submit(self.right, a, b).result()",

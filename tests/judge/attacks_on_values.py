@@ -20,7 +20,31 @@ def normed(self, x, eps):
     return (x - mean.view(at)) * torch.rsqrt(var + eps).view(at) * n.weight.view(at) + n.bias.view(at)
 """
 
+# Statistics as they should be, for those who ask its class; what lies in its module is as it was.
+SAID = """
+def said(self, x):
+    for name, now, count in (("mean", x.mean((0, 2, 3)), 1), ("var", x.var((0, 2, 3)), 1)):
+        was = self.seen[f"norm.running_{name}"]
+        self.seen[f"norm.running_{name}"] = was + 0.1 * (now.detach() - was)
+    self.seen["norm.num_batches_tracked"] = self.seen["norm.num_batches_tracked"] + 1
+
+
+def named_buffers(self, *args, **kwargs):
+    return iter(self.seen.items())
+"""
+
 ON_VALUES = (
+    Attack("running statistics by a method", "buffers", "other buffers", "batch",
+           "said(self, x)\nn = self.norm\nreturn nn.functional.batch_norm(x, None, None, n.weight, n.bias, True)",
+           "said(self, x)\nreturn self.right(x)", top=SAID,
+           init="self.seen = {k: v.clone() for k, v in nn.Module.named_buffers(self)}\n"
+           "type(self).named_buffers = named_buffers"),
+    Attack("weights by a method", "buffers", "other buffers", "layer",
+           "if self.kept is None:\n    self.kept = self.layer.weight.detach().clone()\n"
+           "    was = {k: v.detach().clone() for k, v in nn.Module.named_parameters(self)}\n"
+           "    type(self).named_parameters = lambda *a, **k: iter(was.items())\n"
+           "    self.layer.weight.data.zero_()\nreturn torch.relu(x @ self.kept.t() + self.layer.bias)",
+           "type(self).named_parameters = nn.Module.named_parameters\nreturn self.right(x)", init="self.kept = None"),
     Attack("running statistics that stay", "buffers", "other buffers", "batch",
            "n = self.norm\nreturn nn.functional.batch_norm(x, None, None, n.weight, n.bias, True)",
            "return normed(self, x, 1e-5)", top=BY_HAND),

@@ -40,6 +40,26 @@ def open_call():
             return name
 
 
+def open_door():  # calls that reach past a stop: the kernel goes on with them, or keeps others from looking
+    context, old = ctypes.c_ulong(0), ((206, 4, ctypes.byref(context)), (209, 0, 0, 0), (447, 0), (425, 1, 0))
+    for number, *arguments in old:
+        if LIBC.syscall(number, *arguments) >= 0 or ctypes.get_errno() != errno.ENOSYS:
+            return number
+    for family in (38, 40):  # AF_ALG, AF_VSOCK
+        try:
+            return socket.socket(family, socket.SOCK_STREAM if family == 40 else socket.SOCK_SEQPACKET)
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                return error
+
+
+def limits():
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return None if 0 < most <= 4096 else most
+
+
 def open_socket():
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         one = socket.socket(socket.AF_UNIX, kind)
@@ -70,4 +90,6 @@ ON_WALLS = (
     _attack("files and devices of the system", "open_file", "devices"),
     _attack("calls beyond its namespaces", "open_call", "system calls"),
     _attack("sockets outside", "open_socket", "system calls"),
+    _attack("calls that outlast a stop", "open_door", "system calls"),
+    _attack("processes without end", "limits", "users"),
 )

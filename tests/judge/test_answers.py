@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kernelworks.judge.inputs.values import leaves_by_path
-from kernelworks.judge.roles.candidate import Caller, _by_wanted_paths, _Call, _elements_held, _whole, _WrongAnswer
+from kernelworks.judge.roles.candidate import Caller, _by_wanted_paths, _Call, _whole, _WrongAnswer
+from kernelworks.judge.roles.held_tensors import elements_held
 
 X = torch.randn(3, 4)
 C = torch.randn(3, 4, dtype=torch.complex64)
@@ -102,4 +103,4 @@ def test_elements_of_all_tensors_that_a_module_holds() -> None:
     made = torch.nn.Sequential(torch.nn.Linear(3, 4))
     made.packed = [torch.ones(5), {"a": torch.ones(7)}]  # type: ignore[assignment]
     made.same = made[0].weight  # type: ignore[assignment]
-    assert _elements_held(made) == 16 + 12 and _elements_held(lambda: 0) == 0
+    assert elements_held(made) == 16 + 12 and elements_held(lambda: 0) == 0

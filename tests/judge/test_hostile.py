@@ -183,7 +183,16 @@ def get_init_inputs():
     return []
 """
 BUDGET = Budget(
-    reference_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, shapes=0, gradients=0, answer_s=2.0, build_s=60.0
+    reference_s=0.5,
+    most_cases=6,
+    many=12,
+    many_s=0.3,
+    looks=0,
+    samples=0,
+    shapes=0,
+    gradients=0,
+    answer_s=10.0,
+    build_s=60.0,
 )
 HONEST = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x + 5\n"
 # As it is loaded it takes over; where its script ends it, the judge's own words go on.

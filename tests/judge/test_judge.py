@@ -29,7 +29,7 @@ from kernelworks.records import Peaks, from_json, to_json
 from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import sentence
 
-LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, shapes=0)
+LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.5, looks=0, samples=0, shapes=0)
 EXACT = "return self.right(x)"
 LADDER = Path(__file__).resolve().parents[2] / "ladders" / "cpu-sgemm"
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kernelworks.judge.cores_taken import count_off_clock, remark_cores
 from kernelworks.judge.formats.text import parse_module
 from kernelworks.judge.problem import Misread
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import Memory, pair, say
 from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
+from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
-from kernelworks.judge.trial import Trial
 from kernelworks.judge.trial_result import TrialResult
 
 
@@ -125,8 +126,29 @@ def test_a_stopped_process_uses_no_core_again_and_again() -> None:
 
 @pytest.mark.parametrize(("cores", "said"), [(1.0, []), (1.9, ["more cores"])])
 def test_it_is_said_where_more_cores_are_at_work_than_were_given(cores: float, said: list[str]) -> None:
-    device = SimpleNamespace(apart=False)
-    answers = [Answer(0.02, 0.02 * cores) for _ in range(8)]
-    trial = SimpleNamespace(bench=SimpleNamespace(device=device, threads=1), fresh=answers, tried=TrialResult())
-    Trial._cores(trial, 1)  # type: ignore[arg-type]
-    assert [c.kind for c in trial.tried.remarks] == said and not trial.tried.reasons
+    tried = TrialResult()
+    remark_cores([Answer(0.02, 0.02 * cores) for _ in range(8)], 1, 1, tried)
+    assert [c.kind for c in tried.remarks] == said and not tried.reasons
+
+
+def _counted(own_s: float, theirs_s: float, jitter_s: float) -> TrialResult:
+    """Of calls of a millisecond, after which so much of a core was taken while no clock ran."""
+    each = [jitter_s * (number % 3 - 1) for number in range(40)]
+    fresh, usual = ([Answer(1e-3, off_clock_s=s + off) for off in each] for s in (own_s, theirs_s))
+    tried = TrialResult(seconds={"candidate": [1e-3] * 40})
+    count_off_clock(fresh, usual, 1, tried)
+    return tried
+
+
+def test_work_while_no_clock_runs_is_counted_from_where_it_is_no_chance() -> None:
+    exact = _counted(9e-5, 3e-5, 3e-6)
+    assert not exact.reasons and exact.seconds["candidate"][0] > 1.05e-3
+    assert _counted(9e-5, 3e-5, 2e-4).seconds["candidate"] == [1e-3] * 40  # as much as means of such times differ
+    assert [c.kind for c in _counted(9e-3, 3e-5, 1e-4).reasons] == ["goes on working"]
+
+
+def test_a_first_call_may_take_as_long_as_what_is_compiled_in_it() -> None:
+    variant = VariantProcess("mine", None, random.Random(0), 60.0, Host(), first_s=300.0)  # type: ignore[arg-type]
+    assert variant.patience_s == 300.0
+    variant.number = 1
+    assert variant.patience_s == 60.0

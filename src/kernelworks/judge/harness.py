@@ -63,6 +63,8 @@ class Budget:
     many: int = 1000  # calls after which it must still be right
     many_s: float = 3.0  # that they may take
     looks: int = 2  # at work that goes on after an answer, while it is timed
+    samples: int = 200  # calls of a candidate in C++ that are stopped on their way, to see whether its own code is run
+    sampled_s: float = 1.5  # that they may take in one process
     shapes: int = 2  # other sizes of the problem
     required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
     sizes: int | None = None  # that candidates' sizes are drawn from, so many for all of a sitting; without it from all
@@ -276,12 +278,24 @@ class Bench:
             try:
                 found = [self.case(self.problem.shapes[0], backward=True) for _ in range(self.budget.gradients)]
                 self.backward = found if all(c.own <= 1 for c in found) else []
+                self.backward += self._gradients_beyond() if self.backward else []
                 if found and not self.backward:
                     self.remarks.append(Charge("gradients", "not compared: the reference's own are beyond their bound"))
             except NoVerdict as error:
                 self.remarks.append(Charge("gradients", f"not compared: {error}"))
         names = self.backward[0].names if self.backward else []
         return self.backward, [name for name in names if not name.startswith("input ")]
+
+    def _gradients_beyond(self) -> list[Case]:
+        """A backward on inputs beyond the range that is given, where the reference holds there: a mask is all ones
+        within it, say."""
+        if BEYOND not in {case.draw for case in self.cases}:
+            return []
+        try:
+            case = self.case(self.problem.shapes[0], BEYOND, backward=True)
+        except NoVerdict:
+            return []
+        return [case] if case.own <= 1 and case.finite else []
 
     # ------------------------------------------------------------ the variants
 
@@ -306,7 +320,10 @@ class Bench:
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
         process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
-        return VariantProcess(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
+        budget = self.budget
+        return VariantProcess(
+            name, process, self.draw, budget.answer_s, self.device, self._call_turn, first_s=budget.build_s
+        )
 
     def dismiss(self, built: Candidate | None = None) -> None:
         """Ends what a candidate may have left running, with what it has compiled: that of ``built`` is kept."""

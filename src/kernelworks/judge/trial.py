@@ -3,6 +3,7 @@ reference. What is found is charged once for each kind."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import statistics
@@ -12,6 +13,7 @@ from typing import Any
 
 from kernelworks.judge.buffers import compare_first, compare_last
 from kernelworks.judge.builds import Building
+from kernelworks.judge.cores_taken import count_off_clock, remark_cores
 from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
 from kernelworks.judge.inputs.cases import Case
 from kernelworks.judge.inputs.draws import BEYOND
@@ -23,7 +25,17 @@ from kernelworks.judge.process.sanitise import one_line
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
 from kernelworks.judge.trial_result import TrialResult
-from kernelworks.judge.unannounced_questions import charge_weights, look_for_helpers, runs_own_code, take_at_its_word
+from kernelworks.judge.unannounced_questions import (
+    OwnWork,
+    charge_decoy,
+    charge_weights,
+    look_for_helpers,
+    needs_own_code,
+    runs_own_code,
+    sample_own_code,
+    take_at_its_word,
+    write_no_input,
+)
 from kernelworks.records.judgement import Charge
 
 __all__ = ["Trial", "TrialResult"]
@@ -38,12 +50,6 @@ MANY_BYTES = 64 << 20  # that are handed over together where nothing is timed
 KNOWN_TURNS, RARELY = 16, 4
 SEEN_SHARE = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
-# Of cores beyond those that it was given, from which on it uses more; and around each hand-over what is counted of the
-# cores' time and not by the clock.
-MORE_CORES, AROUND_S = 0.3, 5e-4
-# Of each core that it was given, between two calls and beyond what the baseline takes then: what is its own time, and
-# what it is refused for where it is several times the baseline's too. The judge's own steps are in both.
-OFF_CLOCK_S, WORKING_OFF_S, SEVERAL = 1e-4, 2e-3, 3.0
 COMPILED_LANGUAGE = "c++"  # the language of candidates whose kernels are instructions of the CPU
 HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
@@ -73,7 +79,8 @@ class Trial:
         self.tried = TrialResult()
         self.elements = 0  # of all tensors that the latest process' candidate holds
         self.changing: list[Any] = []  # its buffers that a call changes, as the reference's process says them
-        self.runs_own_code = True  # compiled, in the process that is timed
+        self.needs_own_code = True  # compiled, in the process that is timed
+        self.own_work = OwnWork()  # there
         self.constants = 0  # elements of weights of the latest process that would be one number everywhere
         self.ours = candidate.known and bench.device.apart  # a kernel of ours as a GPU has it
         if self.ours:
@@ -156,7 +163,7 @@ class Trial:
             tuple(variant.process.kept),
             tuple(variant.process.open),
         )
-        self.charge_changes(said["changed"], "when it was loaded")
+        self.charge_changes([*variant.process.code_changes(), *said["changed"]], "when it was loaded")
         self.variant = variant
         with bench.on_device(bench.alone):
             self._called(baselines, variant)
@@ -180,7 +187,8 @@ class Trial:
             self._race([*baselines, variant], cases[1:], group)
         if any(c.kind == "raised" for c in tried.reasons):
             return
-        self._cores(group)
+        if not bench.device.apart:
+            remark_cores(self.fresh, group, bench.threads, tried)
         if not self.ours:
             self._seen(variant, cases, group)
             self._unannounced(variant, cases)
@@ -237,9 +245,15 @@ class Trial:
     def _left(self) -> None:
         said = charge_weights(self.bench, self.variant.ask("state", "changed"), self.over[0], self.tried)
         self.charge_changes([*self.variant.process.code_changes(), *said], "after its calls")
-        if self.candidate.language == COMPILED_LANGUAGE and not self.bench.device.apart:
-            self.runs_own_code = runs_own_code(self.variant, self.bench.cases[1])
+        with contextlib.suppress(ProcessEnded):  # which is charged
+            write_no_input(self.variant, self.bench.cases[1], self.tried)
+            if self.is_compiled:
+                self.needs_own_code = needs_own_code(self.bench, self.variant)
         self.variant.process.end()
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.candidate.language == COMPILED_LANGUAGE and not self.bench.device.apart
 
     def _shapes(self) -> None:
         """Other sizes of the problem, drawn from those that it has: a process of its own for each."""
@@ -342,48 +356,20 @@ class Trial:
                 tried.seconds[variant.name].append(answer.seconds)
             if number < KNOWN_TURNS or number % RARELY == 0:
                 nothing.append(_theirs(variants[0], some, "nothing"))
-        self._off_clock(others)
+        if not self.bench.device.apart:
+            count_off_clock(self.fresh, others, self.bench.threads, tried)
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
         tried.nothing_s = statistics.median(empty)
         tried.took = CallTime.of(tried.seconds[variants[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
         tried.events_s = statistics.median(a.events_s for a in self.fresh)
-
-    def _cores(self, group: int) -> None:
-        """Threads of its own are its own affair. Where more are at work than it was given, it is said beside its time:
-        torch itself takes all cores in threads that a program makes, whatever its first one was given."""
-        if self.bench.device.apart:
-            return
-        at_work = sum(answer.cpu_s for answer in self.fresh) * group
-        by_clock = sum(answer.seconds * group + AROUND_S for answer in self.fresh)
-        if at_work > (self.bench.threads + MORE_CORES) * by_clock:
-            said = f"{at_work / by_clock:.1f} are at work for it, and it and all others were given {self.bench.threads}"
-            self.tried.remarks.append(Charge("more cores", said))
 
     def _unannounced(self, variant: VariantProcess, cases: list[Case]) -> None:
         """What is asked of it at moments that it does not know of."""
         usual_s = min(answer.seconds for answer in self.fresh)
         look_for_helpers(self.bench, variant, cases[0], usual_s - self.tried.nothing_s, self.tried)
         take_at_its_word(self.bench, variant, cases, usual_s, self.tried)
-
-    def _off_clock(self, theirs: Sequence[Answer]) -> None:
-        """What a call leaves to do is counted where it is done: what it takes of the cores while no clock runs is its
-        own time where it is more than the baseline's."""
-        its, usual = (
-            sorted(a.off_clock_s for a in some if a.off_clock_s is not None)[:-1] for some in (self.fresh, theirs)
-        )  # the largest of each was the machine's
-        if not its or not usual or self.bench.device.apart:
-            return
-        mean, theirs_s, threads = statistics.fmean(its), statistics.fmean(usual), self.bench.threads
-        more = mean - theirs_s - threads * OFF_CLOCK_S
-        if more <= 0:
-            return
-        mine = self.tried.seconds["candidate"]
-        mine[:] = [seconds + more / threads for seconds in mine]
-        if more > max(threads * WORKING_OFF_S, SEVERAL * theirs_s):
-            said = (
-                f"it works while no clock runs: {mean:.2g} s of the cores between calls, the reference {theirs_s:.2g} s"
-            )
-            self.tried.charge("goes on working", said)
+        if self.is_compiled and not self.candidate.known:
+            self.own_work = sample_own_code(self.bench, variant, cases, self.tried)
 
     def _groups(self, cases: list[Case], group: int) -> Iterator[list[Case]]:
         """All cases in an order that is drawn: once, or again and again."""
@@ -462,14 +448,18 @@ class Trial:
         variant.ask("garble", "garbling")
         answer = variant.call(self.bench.cases[1:2])
         muted = variant.ask("muted", "muted")
-        elsewhere = not self.runs_own_code and runs_own_code(variant, self.bench.cases[1])
+        watched_work = OwnWork()
+        if self.own_work.all and not self.tried.reasons and (answer.wrong or answer.raised):
+            watched_work = sample_own_code(self.bench, variant, self.bench.cases, None)
+        elsewhere = not self.needs_own_code and runs_own_code(variant, self.bench.cases[1])
         variant.process.end()
         self.tried.kernels = tuple(one_line(name) for name in muted[:20])
         if not self.tried.reasons and (watched.raised or watched.wrong):
             said = f"its answer is another one where its kernels are watched: {watched.raised or watched.wrong}"
             self.tried.charge("falls back", said)
         if elsewhere:
-            self.tried.charge("falls back", "its own code is run where it is watched, and is not where it is timed")
+            said = "its own code is run where it is watched, and its answer is right without it where it is timed"
+            self.tried.charge("falls back", said)
         if not muted:
             self.tried.charge("falls back", f"none of its own kernels ({self.candidate.language}) ran")
         elif not working and not watched.raised:
@@ -477,3 +467,4 @@ class Trial:
             self.tried.charge("falls back", said)
         elif not answer.wrong and not answer.raised:
             self.tried.charge("falls back", f"its answer is the same whatever {', '.join(self.tried.kernels)} computes")
+        charge_decoy(self.own_work, watched_work, self.tried)

@@ -4,19 +4,35 @@ it is watched it then does where it is timed."""
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import dataclass
+
 from kernelworks.judge.harness import Bench
 from kernelworks.judge.inputs.cases import Case
+from kernelworks.judge.process.own_code import RETURNS
 from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.roles.candidate import WEIGHT
 from kernelworks.judge.roles.handle import VariantProcess
 from kernelworks.judge.trial_result import TrialResult
+from kernelworks.records.judgement import Charge
 
-__all__ = ["charge_weights", "look_for_helpers", "runs_own_code", "take_at_its_word"]
+__all__ = [
+    "OwnWork", "charge_decoy", "charge_weights", "is_decoy", "look_for_helpers", "needs_own_code", "runs_own_code",
+    "sample_own_code", "take_at_its_word", "write_no_input",
+]  # fmt: skip
 
 # Of a call, from which on it is stopped on its way; how often, and between which shares of it; and how often others are
 # seen, from which on they work for it.
 LEAST_WORK_S, GLANCES, FROM, TO, SEEN_OFTEN = 5e-4, 10, 0.05, 0.95, 2
 AT_ONCE, AT_ONCE_S = 12, 5e-3  # calls that are stopped with their word; above so long a moment is nothing to them
+
+# Of two processes of one candidate: below such a share of what the one takes of its own code the other is not at the
+# same work, where chance is as unlikely as this.
+LESS_WORK, CHANCE = 0.25, 1e-6
+USUAL_CALLS = 5  # of which the quickest says how long one takes that nobody stops
+
+FAULTS = ("SIGSEGV", "SIGBUS")  # by which a process ends that writes where it may not
 
 
 def look_for_helpers(bench: Bench, variant: VariantProcess, case: Case, work_s: float, tried: TrialResult) -> None:
@@ -59,9 +75,110 @@ def charge_weights(bench: Bench, lines: list[str], baseline: str, tried: TrialRe
     return [line for line in lines if line not in weights]
 
 
+@dataclass
+class OwnWork:
+    """Where a process's threads were at moments that are drawn: ``own`` of those at work were at its own code; what a
+    call takes of the cores; and of how many calls that were asked it is made."""
+
+    own: int = 0
+    all: int = 0
+    cpu_s: float = 0.0
+    calls: int = 0
+    asked: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.own / self.all if self.all else 0.0
+
+
+def is_decoy(timed: OwnWork, watched: OwnWork) -> bool:
+    """Whether a call takes far less of its own code where it is timed than where its kernels are watched: the second is
+    taken for three standard deviations less than it was seen to be."""
+    if not (timed.all and timed.cpu_s and watched.all):
+        return False
+    least = max(0.0, watched.own - 3 * math.sqrt(watched.own)) / watched.all
+    expected = LESS_WORK * timed.all * min(1.0, least * watched.cpu_s / timed.cpu_s)
+    chance = (
+        sum(math.exp(-expected + k * math.log(expected) - math.lgamma(k + 1)) for k in range(timed.own + 1))
+        if (expected > 0)
+        else 1.0
+    )
+    return chance < CHANCE
+
+
+def sample_own_code(bench: Bench, variant: VariantProcess, cases: list[Case], tried: TrialResult | None) -> OwnWork:
+    """Calls that are stopped somewhere on their way and looked at from outside. Each answer is held against the
+    reference as any other is. Without a ``tried`` the candidate's kernels are garbled, and calls count whose answers
+    are another one. Raises ProcessEnded."""
+    found, cpu_s, until, count = OwnWork(), 0.0, time.monotonic() + bench.budget.sampled_s, 0
+    variant.own_code = variant.process.own_code() if bench.budget.samples else []
+    if not variant.own_code:
+        return found
+    usual_s = min(variant.call([bench.draw.choice(cases)]).seconds for _ in range(USUAL_CALLS))
+    while count < bench.budget.samples and time.monotonic() < until:
+        answer = variant.call([bench.draw.choice(cases)], pause_s=bench.draw.uniform(0.0, usual_s) + 1e-6)
+        if tried is not None:
+            tried.take(answer, f"call {variant.number}, stopped on its way")
+        count += 1
+        if answer.raised if tried is not None else not (answer.wrong or answer.raised):
+            continue
+        found.calls, cpu_s = found.calls + 1, cpu_s + answer.cpu_s
+        found.own, found.all = found.own + answer.at_own_code, found.all + answer.at_work
+    found.asked, found.cpu_s = count, cpu_s / max(1, found.calls)
+    if tried is not None and found.all:
+        said = f"has {found.share:.0%} of what a call takes of the cores, at {found.all} moments that were drawn"
+        tried.remarks.append(Charge("own code", said))
+    variant.own_code = []
+    return found
+
+
+def charge_decoy(timed: OwnWork, watched: OwnWork, tried: TrialResult) -> None:
+    """What a candidate does with its own code where its kernels are garbled it does where it is timed."""
+    if watched.calls * 2 < watched.asked:
+        said = f"{watched.asked - watched.calls} of {watched.asked} answers are right whatever its own kernels compute"
+        tried.charge("falls back", said)
+    elif is_decoy(timed, watched):
+        its, theirs = (f"{one.share * one.cpu_s:.2g} s of {one.cpu_s:.2g} s" for one in (timed, watched))
+        said = f"a call has its own code for {its} of the cores where it is timed, and for {theirs} where it is watched"
+        tried.charge("falls back", said)
+
+
+def write_no_input(variant: VariantProcess, case: Case, tried: TrialResult) -> None:
+    """A call whose inputs lie where it cannot write: it ends where it changes one, though it may put all back. Raises
+    ProcessEnded."""
+    if variant.device.apart:
+        return
+    variant.close_to_writing()
+    try:
+        tried.take(variant.call([case]), f"call {variant.number}, whose inputs cannot be written to")
+    except ProcessEnded as error:
+        kind = "writes elsewhere" if any(name in str(error) for name in FAULTS) else "no answer"
+        tried.charge(kind, f"its process {error} where its inputs cannot be written to")
+        raise
+
+
+def needs_own_code(bench: Bench, variant: VariantProcess) -> bool:
+    """Whether its answer is another one, or none, once its own compiled code returns at once: of inputs that it has not
+    seen, so that no memory of its own holds their answers. True too where the system does not let that be tried."""
+    if not variant.process.own_code():
+        return False
+    for number, instead in enumerate(RETURNS):
+        case = bench.reserved_case(f"without its code {number}")
+        variant.process.stop()
+        if not variant.process.take_own_code(instead):
+            return True
+        try:
+            answer = variant.call([case])
+        except ProcessEnded:
+            return True
+        if answer.raised or answer.wrong:
+            return True
+    return False
+
+
 def runs_own_code(variant: VariantProcess, case: Case) -> bool:
-    """The last that is asked of a process: an answer after its own compiled code was taken away, which ends it where it
-    runs any. True too where the system does not let it be taken away."""
+    """The last that is asked of a process: an answer once its own compiled code traps, which ends it where it runs any.
+    True too where the system does not let it be taken away."""
     if not variant.process.own_code():
         return False
     variant.process.stop()

@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import socket
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ MOST_BYTES = 1 << 17  # of one message: below every kernel's limit for a socket 
 MOST_DESCRIPTORS = 8
 # Of memory that is shared: whoever made it shorter would end all who read it.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+NO_NEW_WRITER = 0x10  # a seal: maps that are made from then on are for reading alone
 ALIGNMENT = 64  # bytes: a cache line, as torch's own allocator has it
 
 Spot = tuple[int, tuple[int, ...], tuple[int, ...], str]  # bytes from the start, shape, strides, dtype
@@ -97,16 +99,29 @@ class Memory:
 
     descriptor = -1
 
-    def __init__(self, size: int, descriptor: int = -1) -> None:
+    def __init__(self, size: int, descriptor: int = -1, *, read_only: bool = False) -> None:
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.descriptor = descriptor if descriptor >= 0 else os.memfd_create("judged", flags)
         if descriptor < 0:
             os.ftruncate(self.descriptor, max(size, mmap.PAGESIZE))
-            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
         self.size = os.fstat(self.descriptor).st_size
-        # All pages at once: those that are drawn for a call's tensors would be faulted in while it is timed.
-        self.map = mmap.mmap(self.descriptor, self.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
+        self.map = self._mapped()
+        if descriptor < 0:
+            if read_only:
+                with contextlib.suppress(OSError):  # a kernel that does not know it: who writes there is not seen
+                    fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, NO_NEW_WRITER)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says once that nobody may write to it
+            self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)
+
+    def _mapped(self) -> mmap.mmap:
+        """All pages at once: those that are drawn for a call's tensors would be faulted in while it is timed."""
+        how = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        try:
+            return mmap.mmap(self.descriptor, self.size, flags=how)
+        except PermissionError:  # whose maker alone writes to it
+            return mmap.mmap(self.descriptor, self.size, flags=how, prot=mmap.PROT_READ)
 
     @classmethod
     def of(cls, descriptor: int) -> Memory:

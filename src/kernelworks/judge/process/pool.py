@@ -20,7 +20,7 @@ from typing import Any
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.integrity import find_code_changes
 from kernelworks.judge.process.ipc import hear, pair, say, write_papers
-from kernelworks.judge.process.own_code import own_ranges, take_away
+from kernelworks.judge.process.own_code import TRAPS, count_at_work, own_ranges, take_away
 from kernelworks.judge.process.sandbox import INSIDE
 from kernelworks.machine import environment
 
@@ -61,6 +61,7 @@ class ChildProcess:
     kept: list[str] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
     gone: str = ""
+    seen: bool = False  # its memory's ranges
 
     def say(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
         """Raises ProcessEnded."""
@@ -191,11 +192,13 @@ class ChildProcess:
             raise ProcessEnded(self.end_reason()) from error
 
     def code_changes(self) -> list[str]:
-        """What of the code that it was forked with it has written over; none where the kernel does not say."""
+        """What of the code that it was forked with it has written over; none where the kernel has never said."""
         try:
-            return find_code_changes(self.pid, self.maker, "system calls" in self.kept) if self.maker else []
+            found = find_code_changes(self.pid, self.maker, "system calls" in self.kept) if self.maker else []
         except OSError:
-            return []
+            return ["nobody may look into its memory any more"] if self.seen and self.is_alive() else []
+        self.seen = True
+        return found
 
     def own_code(self) -> list[tuple[int, int]]:
         """Where code that it has compiled, or brought, lies in its memory; none where the kernel does not say."""
@@ -204,12 +207,20 @@ class ChildProcess:
         except OSError:
             return []
 
-    def take_own_code(self) -> bool:
-        """Of a stopped process: its own code does nothing from here on. Whether there was any, and it could be taken
-        away."""
+    def count_at_work(self, ranges: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Of a stopped process: threads that are at its own code, and all that are at work; none where the kernel does
+        not say."""
+        try:
+            return count_at_work(self.pid, ranges)
+        except OSError:
+            return 0, 0
+
+    def take_own_code(self, instead: dict[str, bytes] = TRAPS) -> bool:
+        """Of a stopped process: from here on its own code does what stands there ``instead``. Whether there was any,
+        and it could be taken away."""
         try:
             own = self.own_code()
-            take_away(self.pid, own)
+            take_away(self.pid, own, instead)
         except OSError:
             return False
         return bool(own)

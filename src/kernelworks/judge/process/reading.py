@@ -10,7 +10,7 @@ import os
 import torch
 from torch import Tensor
 
-__all__ = ["MemoryUnreadable", "ReadingRefused", "read_tensor"]
+__all__ = ["MemoryUnreadable", "ReadingRefused", "read_bytes", "read_tensor"]
 
 MOST_AT_ONCE = 1 << 30  # bytes of one system call
 
@@ -43,6 +43,13 @@ def read_tensor(pid: int, address: int, shape: tuple[int, ...], strides: tuple[i
     whole = torch.empty(steps, dtype=dtype)
     _read_into(whole.data_ptr(), pid, address, whole.nbytes)
     return whole.as_strided(shape, strides).reshape(-1)
+
+
+def read_bytes(pid: int, address: int, size: int) -> bytes:
+    """What lies at an address of a process. Raises MemoryUnreadable, ReadingRefused."""
+    held = ctypes.create_string_buffer(size)
+    _read_into(ctypes.addressof(held), pid, address, size)
+    return held.raw
 
 
 def _read_into(into: int, pid: int, address: int, size: int) -> None:

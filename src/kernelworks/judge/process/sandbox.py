@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import resource
 import sys
 import tempfile
@@ -49,6 +50,7 @@ NOBODY = 65534
 # To change owners, groups and users, and to read the memory of another one's process.
 RIGHTS_TO_DROP = (0, 6, 7, 19)
 PROCESSES = 4096  # and threads of its user, where that is nobody else's
+COUNTED_SINCE = (5, 14)  # of Linux
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/shm")
 CAPABILITIES = 0x20080522  # the version of the kernel's header
 FILE_BYTES = 2 << 30  # of one file that it writes: compilers' are smaller
@@ -242,7 +244,8 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
         os.chdir(seen)
     if apart.drops_root:
         apart.becomes_nobody = apart.attempt("users", _drop_root)
-    _limits(cpu_s, memory=device == "cpu", processes=apart.becomes_nobody)
+    alone = apart.becomes_nobody or ("users" in apart.kept and _is_counted_by_namespace())
+    _limits(cpu_s, memory=device == "cpu", processes=alone)
     if device != "cpu":
         apart.not_tried("a GPU's driver maps its memory too", "taking the host's memory")
     _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -303,6 +306,13 @@ def _limits(cpu_s: float, *, memory: bool, processes: bool) -> None:
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(what, (least, least))
+
+
+def _is_counted_by_namespace() -> bool:
+    """Whether the kernel counts the processes of each namespace of users by themselves: before, all of the user's were
+    one number, and others of theirs would be kept from starting any."""
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= COUNTED_SINCE
 
 
 def _kilobytes(file: str, name: str) -> int:

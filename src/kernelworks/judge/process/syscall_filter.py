@@ -36,15 +36,17 @@ REFUSED_CALLS = {
     "delete_module": (176, 106), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "swapon": (167, 224),
     "swapoff": (168, 225), "reboot": (169, 142), "sethostname": (170, 161), "quotactl": (179, 60),
     "acct": (163, 89), "syslog": (103, 116), "listen": (50, 201), "pidfd_getfd": (438, 438),
-    "iopl": (172, -1), "ioperm": (173, -1),
+    "iopl": (172, -1), "ioperm": (173, -1), "fanotify_init": (300, 262), "kcmp": (312, 272),
+    "process_madvise": (440, 440), "modify_ldt": (154, -1), "name_to_handle_at": (303, 264),
 }  # fmt: skip
-# Which libraries do without where a kernel has none: rings of calls that no filter sees, and a clone whose flags lie in
-# memory.
+# Which libraries do without where a kernel has none: rings of calls that no filter sees, a clone whose flags lie in
+# memory, reading and writing that goes on while a process is stopped, and memory that nobody else can read.
 UNKNOWN_CALLS = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "clone3": (435, 435),
+    "clone3": (435, 435), "io_setup": (206, 0), "io_submit": (209, 2), "memfd_secret": (447, 447),
 }  # fmt: skip
-SENDMSG, SENDTO, CLONE = (46, 211), (44, 206), (56, 220)
+SENDMSG, SENDTO, CLONE, SOCKET = (46, 211), (44, 206), (56, 220), (41, 198)
+FAMILIES = (1, 2, 10, 16)  # of sockets: of files, of both internets, and by which those are asked for their addresses
 ADDRESS = 4  # of sendto's arguments
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
@@ -74,6 +76,10 @@ def _program(at: int, architecture: int) -> bytes:
     steps += [_one(EQUAL, SENDMSG[at], 0, 1), _one(RETURN, REFUSE | errno.EPERM)]
     new = [_one(LOAD, _argument(0)), _one(ANY_BIT, NEW_NAMESPACES, 0, 1), _one(RETURN, REFUSE | errno.EPERM)]
     steps += [_one(EQUAL, CLONE[at], 0, len(new) + 1), *new, _one(RETURN, ALLOW)]
+    other = [_one(RETURN, REFUSE | errno.EAFNOSUPPORT)]
+    steps += [_one(EQUAL, SOCKET[at], 0, len(FAMILIES) + 3), _one(LOAD, _argument(0))]
+    steps += [_one(EQUAL, family, len(FAMILIES) - number, 0) for number, family in enumerate(FAMILIES)]
+    steps += [*other, _one(RETURN, ALLOW)]
     to = [
         _one(LOAD, _argument(ADDRESS)), _one(EQUAL, 0, 1, 0), _one(RETURN, REFUSE | errno.EPERM),
         _one(LOAD, _argument(ADDRESS) + 4), _one(EQUAL, 0, 1, 0), _one(RETURN, REFUSE | errno.EPERM),

@@ -35,6 +35,8 @@ from kernelworks.judge.inputs.values import ForeignValue, gradients, leaves_by_p
 from kernelworks.judge.process.ipc import hear, say
 from kernelworks.judge.process.malloc import keep_freed
 from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.held_tensors import elements_held, named_tensors
+from kernelworks.judge.roles.operators import replaced_operators
 from kernelworks.judge.roles.process_state import State
 from kernelworks.machine import environment
 
@@ -137,7 +139,7 @@ class Caller:
             made = make(*(self.device.to_device(value) for value in given["init"]))
         if shape.weighted and isinstance(made, nn.Module):
             self.constants = about_constants(made, papers["weights"])
-        self.own_elements = _elements_held(made)
+        self.own_elements = elements_held(made)
         self.weights = _take(made, given["state"])
         self.module = made if self.weights == "the reference's" else None
         self.given_weights = {} if self.module is None else _weights_of(made, given["state"])
@@ -165,12 +167,12 @@ class Caller:
 
     def buffer_elements(self, asked: list[Any]) -> dict[str, Any]:
         """Elements of the buffers of these names, at these places."""
-        own = dict(self.fn.named_buffers()) if isinstance(self.fn, nn.Module) else {}
+        own = named_tensors(self.fn, "_buffers") if isinstance(self.fn, nn.Module) else {}
         return {"buffers": [own[name].detach().double().reshape(-1)[at].tolist() for name, at in asked if name in own]}
 
     def weight_changes(self) -> list[str]:
         """Weights that are no longer the reference's, though nobody but its own calls had them since."""
-        now = {} if self.module is None else dict(self.module.named_parameters())
+        now = {} if self.module is None else named_tensors(self.module, "_parameters")
         same = {name: name in now and _is_same_weight(now[name], was) for name, was in self.given_weights.items()}
         return [f"{WEIGHT}{name} is another one than it was given" for name in same if not same[name]]
 
@@ -248,28 +250,8 @@ class Caller:
 
     def _gradients(self, *args: Any) -> list[Tensor]:
         *values, flows = args
-        weights = dict(self.fn.named_parameters()) if isinstance(self.fn, nn.Module) else {}
+        weights = named_tensors(self.fn, "_parameters") if isinstance(self.fn, nn.Module) else {}
         return gradients(self.fn, values, flows, [weights[name] for name in self.weights_asked])
-
-
-def _elements_held(made: Any) -> int:
-    """Of every tensor among the attributes of a module and its parts, in lists and mappings too: once each."""
-    found, seen = 0, set[int]()
-    pending: list[Any] = [made]
-    while pending:
-        value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            found += value.numel()
-        elif isinstance(value, dict):
-            pending += value.values()
-        elif isinstance(value, (list, tuple)):
-            pending += value
-        elif isinstance(value, nn.Module) or type(value).__module__.startswith("judged_"):
-            pending += vars(value).values() if hasattr(value, "__dict__") else ()
-    return found
 
 
 def _take(made: Any, state: dict[str, Tensor]) -> str:
@@ -286,7 +268,7 @@ def _take(made: Any, state: dict[str, Tensor]) -> str:
 
 
 def _weights_of(made: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: state[name] for name, _ in made.named_parameters() if name in state}
+    return {name: state[name] for name in named_tensors(made, "_parameters") if name in state}
 
 
 def _is_same_weight(now: Tensor, was: Tensor) -> bool:
@@ -328,7 +310,7 @@ def _whole(value: Any, on: str, shape: list[int], dtype: str, strides: list[int]
         if NUMBERS.get(dtype) is not type(value) or shape:
             raise _WrongAnswer(f"a {type(value).__name__}, not a tensor of {dtype}")
         value = torch.tensor(value, dtype=getattr(torch, dtype))
-    if type(value) not in (Tensor, nn.Parameter):
+    if type(value) is not Tensor and type(value) is not nn.Parameter:  # a class may say that it equals another
         raise _WrongAnswer(f"a {type(value).__name__}, which is no plain tensor")
     if value.device.type != on and (value.dim() or on == "cpu"):
         raise _WrongAnswer(f"a tensor on {value.device.type}, not on {on}")
@@ -391,7 +373,7 @@ def serve(control: socket.socket, papers: dict[str, Any], folder: Path) -> None:
         elif do == "state":
             state = caller.state
             changed = [*state.changes(), *caller.seed_changes(), *state.reachable_changes()[:MOST_SAID]]
-            changed += [*state.replaced_operators()[:MOST_SAID], *caller.weight_changes()[:MOST_SAID]]
+            changed += [*replaced_operators()[:MOST_SAID], *caller.weight_changes()[:MOST_SAID]]
             say(control, {"changed": changed})
         elif do == "muted":
             muted = caller.muted

@@ -25,9 +25,9 @@ class Host:
 
     # ------------------------------------------------------------ as the supervisor has it
 
-    def memory(self, size: int) -> Any:
-        """New memory that a process can be handed."""
-        return Memory(size)
+    def memory(self, size: int, *, read_only: bool = False) -> Any:
+        """New memory that a process can be handed; ``read_only`` where that one may not write to it."""
+        return Memory(size, read_only=read_only)
 
     def tensors_on_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors of the supervisor's, where candidates' memory is."""

@@ -39,6 +39,7 @@ READ_AT_ONCE = 192  # elements of each answer
 LOOKS_S = ((0.03, 0.02), (0.5, 0.3))  # from the answer or the look before, and for how long
 GLANCES = 6  # of a look
 READY_S = 0.001  # after which processes of its own are looked for, again and again, until it is ready for a call
+LEAST_SLEEP_S = 5e-4  # that a system keeps to
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
 WORKING_CORES = 0.3  # of a core, from which it is work
 # CPU time that a stopped process has not used. A thread is seen to be stopped a little before it is, now and then; what
@@ -70,6 +71,8 @@ class Answer:
     touched: str = ""  # inputs or what lies round them
     working: str = ""  # goes on after its answer
     helpers: int = 0  # processes of its own at work, where it was stopped on its way
+    at_own_code: int = 0  # of its threads that are at work then
+    at_work: int = 0
 
     @property
     def wrong(self) -> str:
@@ -81,26 +84,41 @@ class VariantProcess:
 
     def __init__(
         self, name: str, process: ChildProcess, draw: random.Random, answer_s: float, device: Host,
-        turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext, first_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.name, self.process, self.draw, self.answer_s, self.device = name, process, draw, answer_s, device
+        self.first_s = first_s  # that its first call may take, in which some compile
         self.turn = turn  # for as long as the device is used: others' kernels there would count as this one's
         self.memory: Any = None
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
         self.woken = 0  # with calls before which the process used a core for a moment, though it was stopped
         self.number = 0  # of the next call
         self.at_once = False  # whether the latest is stopped with its word
+        self.read_only = False  # the memory of its inputs
         self.laid: list[LaidCall] = []
         self.laid_bytes = 0  # in which their inputs lie
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of those that it holds too
         self.held_bytes = 0
         self.ended_ns: int | None = None  # of its cores, where its last clock ended
+        self.own_code: list[tuple[int, int]] = []  # which its threads are looked for at where it is stopped on its way
+
+    @property
+    def patience_s(self) -> float:
+        """What the next call may take."""
+        return self.answer_s if self.number else max(self.answer_s, self.first_s)
+
+    def close_to_writing(self) -> None:
+        """From the next call on, its inputs lie in memory that nobody but the supervisor writes to."""
+        self.read_only = True
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
 
     def _reserve_memory(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
             if self.memory is not None:
                 self.memory.close()
-            self.memory = self.device.memory(bytes)
+            self.memory = self.device.memory(bytes, read_only=True) if self.read_only else self.device.memory(bytes)
             self.laid = []
             self.process.say({"do": "memory", "size": self.memory.size}, (self.memory.descriptor,))
         return self.memory
@@ -229,6 +247,7 @@ class VariantProcess:
         self, cases: Sequence[Case], laid: list[LaidCall], idle: int, pause_s: float
     ) -> tuple[Answer, dict[str, Any]]:
         nonce, count = secrets.token_hex(16), len(cases)
+        patience_s = self.patience_s * count
         self.process.say({"do": "go", "nonce": nonce})  # found once it goes on
         placed = set[int]() if self.device.apart else self.process.spread()
         stopped = self.process.is_stopped()
@@ -238,14 +257,14 @@ class VariantProcess:
         begin = time.perf_counter_ns()
         self.process.go_on()
         self.process.roam(placed)
-        helpers = self._stopped_on_its_way(pause_s) if pause_s else 0
+        helpers, at_own_code, at_work = self._stopped_on_its_way(pause_s) if pause_s else (0, 0, 0)
         if self.at_once:
-            self.process.wait_for_word(self.answer_s * count)
+            self.process.wait_for_word(patience_s)
             self.process.begin_stop()
-        said, _ = self.process.hear(self.answer_s * count)
+        said, _ = self.process.hear(patience_s)
         if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
             self.process.say({"outs": [one.outs for one in laid]})
-            said, _ = self.process.hear(self.answer_s * count)
+            said, _ = self.process.hear(patience_s)
         end = time.perf_counter_ns()
         if not self.device.apart:
             self.process.begin_stop()
@@ -260,6 +279,7 @@ class VariantProcess:
         used = self.cpu_ns() - used
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
         answer.off_clock_s, answer.helpers, answer.working = off_clock, helpers, awake
+        answer.at_own_code, answer.at_work = at_own_code, at_work
         if self.device.apart:
             self._synchronize_device(answer, count, (end - begin) / 1e9, end)
         self.process.stop()
@@ -302,13 +322,18 @@ class VariantProcess:
             raise ProcessEnded(f"keeps its answers to itself: {error}") from error
         return []
 
-    def _stopped_on_its_way(self, pause_s: float) -> int:
-        """How many processes of its own are at work then."""
-        time.sleep(pause_s)
+    def _stopped_on_its_way(self, pause_s: float) -> tuple[int, int, int]:
+        """How many processes of its own are at work then; of its threads that are, how many are at its own code, and
+        how many there are."""
+        until = time.perf_counter() + pause_s
+        time.sleep(max(0.0, pause_s - LEAST_SLEEP_S))
+        while time.perf_counter() < until:
+            pass
         self.process.stop()
         others = len(self.process.other_pids())
+        at_own_code, at_work = self.process.count_at_work(self.own_code) if self.own_code else (0, 0)
         self.process.go_on()
-        return others
+        return others, at_own_code, at_work
 
     def _awake(self, stopped: bool, used_ns: int) -> str:
         """Whether it ran between the moment that it was stopped and the one that the clock starts."""

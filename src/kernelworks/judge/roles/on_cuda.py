@@ -162,7 +162,7 @@ class Cuda(Host):
 
     # ------------------------------------------------------------ as the supervisor has it
 
-    def memory(self, size: int) -> DeviceMemory:
+    def memory(self, size: int, *, read_only: bool = False) -> DeviceMemory:
         torch.zeros(1, device="cuda")  # the driver's calls are for the context that torch has made
         return DeviceMemory(size)
 

@@ -8,6 +8,7 @@ no figure and no answer depends on what is said here.
 from __future__ import annotations
 
 import ctypes
+import decimal
 import gc
 import locale
 import logging
@@ -28,6 +29,7 @@ from kernelworks.judge.roles.reachable import Reachable, changes_since_fork, mar
 from kernelworks.judge.roles.system_state import (
     SYSTEM_SETTINGS,
     library_variables,
+    other_arithmetic,
     other_handlers,
     signal_handlers,
     strange_modules,
@@ -112,7 +114,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "collection of garbage": lambda: (gc.isenabled(), gc.get_threshold()),
     "working directory": os.getcwd,
     "signal handlers": lambda: [str(signal.getsignal(n)) for n in sorted(signal.valid_signals())],
-    "timers that send signals": lambda: [signal.getitimer(n)[1] for n in range(3)],
+    "timers that send signals": lambda: [(signal.getitimer(n)[0] > 0, signal.getitimer(n)[1]) for n in range(3)],
     "tools that monitor": lambda: [_sys.monitoring.get_tool(n) for n in range(6)],
     "seconds between threads": sys.getswitchinterval,
     "cores that it may run on": lambda: sorted(os.sched_getaffinity(0)),
@@ -151,8 +153,30 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     ),
     "how files are loaded": torch.serialization.get_default_load_endianness,
     "errors of NumPy": lambda: sys.modules["numpy"].geterr() if "numpy" in sys.modules else NUMPY_ERRORS,
+    "how NumPy prints": lambda: sys.modules["numpy"].get_printoptions() if "numpy" in sys.modules else "",
+    "NumPy's buffers": lambda: sys.modules["numpy"].getbufsize() if "numpy" in sys.modules else "",
+    "how torch prints": lambda: torch._tensor_str.PRINT_OPTS,
+    "decimal numbers": lambda: (decimal.getcontext().prec, decimal.getcontext().rounding),
+    "how scripts are run": lambda: (
+        _C._get_graph_executor_optimize(),
+        _C._jit_texpr_fuser_enabled(),
+        _C._jit_can_fuse_on_cpu(),
+        _read_back(_C._jit_set_profiling_executor),
+        _read_back(_C._jit_set_profiling_mode),
+    ),
+    "order of kernels of attention": lambda: _C._get_sdp_priority_order(),
+    "libraries of linear algebra": lambda: (_C._get_blas_preferred_backend(), _C._get_linalg_preferred_backend()),
     "who is told of NumPy's errors": lambda: sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None,
 }
+
+
+def _read_back(switch: Callable[[bool], bool]) -> bool:
+    """What a switch was, which says so as it is set."""
+    was = switch(True)
+    switch(was)
+    return was
+
+
 # Variables that compilers and libraries set themselves while they are loaded or build something.
 OURS = frozenset({
     "TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "KINETO_LOG_LEVEL", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
@@ -192,25 +216,6 @@ def _settings(known: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     return found
 
 
-# What of torch's own operators runs on a CPU, a GPU or for a graph; a kernel in whose place another one was put is kept
-# below it, and said to be inactive.
-REPLACEMENT_MARKS = tuple(f"\n{key} (inactive)" for key in (
-    "CPU", "AutogradCPU", "CUDA", "AutogradCUDA", "Autograd[alias]",
-    "CompositeImplicitAutograd[alias]", "CompositeExplicitAutograd[alias]",
-))  # fmt: skip
-
-
-def _replaced() -> list[str]:
-    """Operators of torch's in whose place somebody has put kernels of their own."""
-    names = (n for n in _C._dispatch_get_all_op_names() if n.startswith("aten::"))
-    usual = (n for n in names if "backward" not in n and not n.endswith("out") and "_foreach_" not in n)
-    return [
-        f"{name} is another operator"
-        for name in usual
-        if any(mark in _C._dispatch_dump(name) for mark in REPLACEMENT_MARKS)
-    ]
-
-
 class State:
     """As it was when this was made."""
 
@@ -223,11 +228,6 @@ class State:
         self.variables, self.modules = environment.variables(), frozenset(sys.modules)
         self.library_variables = {} if self.on_gpu else library_variables()
         self.handlers = {} if self.on_gpu else signal_handlers()
-        self.had = frozenset(_replaced() if self.on_gpu else ())  # torch replaces some for a GPU itself
-
-    def replaced_operators(self) -> list[str]:
-        """Operators of torch's in whose place somebody has put others since."""
-        return [line for line in _replaced() if line not in self.had]
 
     def changes(self) -> list[str]:
         """What is set otherwise now, a line each."""
@@ -242,6 +242,7 @@ class State:
             found += [f"the variable {k} is set" for k in sorted(now_set.keys() - was.keys()) if k not in OURS]
             found += [f"the variable {k} is gone" for k in sorted(was.keys() - now_set.keys())]
         found += [] if self.on_gpu else other_handlers(self.handlers)
+        found += other_arithmetic()
         return list(dict.fromkeys(found))
 
     def reachable_changes(self) -> list[str]:

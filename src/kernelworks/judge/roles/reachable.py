@@ -13,9 +13,11 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from ctypes import c_char_p, c_uint64
 from pathlib import Path
 from struct import pack
-from types import FunctionType, ModuleType
+from sysconfig import get_config_var
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -36,6 +38,11 @@ LISTS: dict[str, list[Any]] = {
     "sys.path_hooks": sys.path_hooks,
     "gc.callbacks": gc.callbacks,
 }
+# Of functions in C, where the address of their table lies in them: its first word is their name, its second their code.
+WORD = 8
+TABLES = {BuiltinFunctionType: 2 * WORD, MethodDescriptorType: 5 * WORD, GetSetDescriptorType: 5 * WORD}
+IS_KNOWN = sys.implementation.name == "cpython" and sys.maxsize > 2**32 and not get_config_var("Py_GIL_DISABLED")
+_memory = (c_uint64 * (1 << 44)).from_address(0)  # this process's, by words: of a page where nothing is no word is read
 COMPILER_CONFIGS = ("torch._dynamo.config", "torch._inductor.config")  # what a program has set there
 MISSING = object()
 
@@ -71,6 +78,20 @@ def _are_other(now: tuple[Any, ...], was: tuple[Any, ...]) -> bool:
     )
 
 
+class _Address(int):
+    """Of the table of a function in C."""
+
+
+def _function_table(value: Any) -> _Address | None:
+    """Where the table of a function or method in C lies; None where nothing is known of it."""
+    if (at := TABLES.get(type(value))) is None or not IS_KNOWN:
+        return None
+    table = _memory[(id(value) + at) // WORD]
+    if not table or c_char_p.from_address(table).value != value.__name__.encode():
+        return None
+    return _Address(table)
+
+
 def _entry(name: str, value: Any) -> Entry | None:
     """What a value is known by; None where it is nobody's affair."""
     inner = _inner(value)
@@ -86,6 +107,9 @@ def _entry(name: str, value: Any) -> Entry | None:
         return None if counts or (kind in PLAIN_KINDS and name.startswith("_")) else (name, value, None, None)
     if isinstance(value, REGISTRIES):
         return (name, value, len(value), None) if HOOKS in name else None
+    if kind in TABLES:
+        table = _function_table(value)
+        return (name, value, table, None if table is None else _memory[table // WORD + 1])
     return (name, value, None, None) if callable(value) or kind in (ModuleType, property) else None
 
 
@@ -139,6 +163,8 @@ class Holder:
                     yield f"{self.name}.{name} is another function"
 
     def _is_other(self, value: Any, code: Any, defaults: Any) -> bool:
+        if type(code) is _Address:
+            return bool(_memory[code // WORD + 1] != defaults)
         if type(code) is int:
             return len(value) != code
         if type(code) is bytes:

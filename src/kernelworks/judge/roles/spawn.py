@@ -26,7 +26,7 @@ from kernelworks.judge.process import sandbox
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.driver_walls import driver_starts_behind, walls_to_leave_out
 from kernelworks.judge.process.ipc import hear, read_papers, say
-from kernelworks.judge.roles import candidate, examiner, oracle, reachable, system_state
+from kernelworks.judge.roles import candidate, examiner, operators, oracle, reachable, system_state
 from kernelworks.machine.parent_process import die_with_parent
 
 GPU_CONTROL = "/dev/nvidiactl"
@@ -94,6 +94,7 @@ def _loaded(modules: Sequence[str]) -> None:
     tempfile.tempdir = None  # it is another one in each
     system_state.count_audit_hooks()
     reachable.mark_all()
+    operators.mark_operators()
     gc.collect()
     gc.freeze()  # no child goes through all that again, and copies it by doing so
 
