@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import resource
 import subprocess
 import sys
@@ -53,6 +54,20 @@ def test_show_names_no_page_that_it_could_not_write(tmp_path: Path, diagnosis: D
     assert result.exit_code == 1
     assert "RESULT" in result.stdout and str(page) not in result.stdout
     assert f"could not write {page}" in result.stderr and not page.exists()
+
+
+@pytest.mark.parametrize(("size", "code"), [(64, 1), (1 << 30, 0)])
+def test_a_diagnosis_whose_files_could_not_be_written_says_so_by_its_code(
+    size: int, code: int, tmp_path: Path, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        importlib.import_module("kernelworks.diagnose"), "diagnose_script", lambda *given, **options: diagnosis
+    )
+    program = tmp_path / "program.py"
+    program.write_text("")
+    with no_file_above(size):
+        result = CliRunner().invoke(app, ["diagnose", str(program), "--out", str(tmp_path)])
+    assert (result.exit_code, "could not write" in result.stderr) == (code, bool(code))
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("cache", "--json")])

@@ -126,7 +126,9 @@ def diagnose(
     else:
         show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
     _write_asked(record, trace_file, patch_file)
-    raise typer.Exit({"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)])
+    lost = folder is not None and not (files.page and files.record and (files.plan or not _plan(record)))
+    code = {"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)]
+    raise typer.Exit(code or (FAILED if lost else 0))
 
 
 def _given_options(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -159,7 +161,7 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
     from kernelworks.report import page
     from kernelworks.report.next_steps import Files
 
-    plan = record.fix.plan if record.fix is not None else {}
+    plan = _plan(record)
     named = Files(f"{stem}.html", f"{stem}.json", f"{stem}.plan.json" if plan else "")
     texts = {".json": to_document(record), ".html": page.diagnosis(record, named)}
     texts |= {".plan.json": to_document(plan)} if plan else {}
@@ -170,6 +172,10 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
         warn(f"{stem}.json was the record of {other}: it is written over (--out names another folder)")
     written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
+
+
+def _plan(record: Diagnosis) -> Mapping[str, Any]:
+    return record.fix.plan if record.fix is not None else {}
 
 
 def _show_partial(stopped: DiagnosisInterrupt, given: tuple[str, ...], stem: Path | None, *, json: bool) -> None:
