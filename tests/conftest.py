@@ -178,7 +178,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 # What these are about is what stands around a kernel: which one is taken, with what, and what comes of its results.
-AROUND_KERNELS = ("dispatch", "limits", "ops")
+AROUND_KERNELS = ("dispatch", "estimators", "limits", "nn", "ops")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -297,15 +297,47 @@ def test_malloc_is_told_its_own_thresholds_by_the_last(order: list[int], monkeyp
     assert told[-1] == "own"
 
 
+class Generating(nn.Linear):
+    """Its ``generate`` says which cache it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.generation_config = SimpleNamespace(cache_implementation=None)
+
+    def generate(self, inputs: Any = None, generation_config: Any = None, **kwargs: Any) -> Any:
+        asked = getattr(generation_config or self.generation_config, "cache_implementation", None)
+        return kwargs.get("cache_implementation", asked)
+
+
 def test_a_cache_that_somebody_has_asked_for_meanwhile_stays() -> None:
-    model: Any = nn.Linear(2, 2)
-    model.generation_config = SimpleNamespace(cache_implementation=None)
+    model = Generating().eval()
     scene = Scene(Roots((model,), (), fresh=False))
     candidate = Candidate("static cache", scene.site(model), "")
     with static_cache.OPTIMIZATION.apply(scene, candidate):
-        assert model.generation_config.cache_implementation == "static"
+        assert model.generate() == "static"
+        assert model.generation_config.cache_implementation is None  # and so it is saved, and copied
+        assert copy.deepcopy(model).generate() is None
         model.generation_config.cache_implementation = "quantized"
+        assert model.generate() == "quantized"
     assert model.generation_config.cache_implementation == "quantized"
+    assert "generate" not in model.__dict__
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"past_key_values": ()}, {"return_dict_in_generate": True}, {"assistant_model": 1}, {"use_cache": False},
+        {"prompt_lookup_num_tokens": 2}, {"generation_config": SimpleNamespace(return_dict_in_generate=True)},
+    ],
+)  # fmt: skip
+def test_a_cache_that_outlives_the_call_is_torchs_own(given: dict[str, Any]) -> None:
+    model = Generating().eval()
+    scene = Scene(Roots((model,), (), fresh=False))
+    with static_cache.OPTIMIZATION.apply(scene, Candidate("static cache", scene.site(model), "")):
+        config = SimpleNamespace(cache_implementation=None)
+        assert model.generate(None, config) == "static" and config.cache_implementation is None
+        assert model.generate(**given) is None
+        assert model.train().generate() is None
 
 
 # ---------------------------------------------------------------- memory

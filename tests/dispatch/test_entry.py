@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 FIRST_CALL_IS_COMPILED = """
 import torch, kernelworks as kw
 from kernelworks.build import native
@@ -25,6 +27,7 @@ assert gelu.entry.in_cpp == (native.find_extension() is not None)
 """
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_how_calls_go_stands_while_dynamo_makes_its_guards() -> None:
     """Else guards would ask a function's attributes of what stands in its place by then, and compiling ends there."""
     subprocess.run([sys.executable, "-c", FIRST_CALL_IS_COMPILED], check=True, timeout=120)

@@ -235,6 +235,7 @@ def test_no_product_stores_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes, default=0) <= 16 * 300 and ours.n_iter_ > 1
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_without_scikit_learn_it_is_said_what_to_install() -> None:
     program = (
         "import sys; sys.modules['sklearn'] = None\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.ipc import Memory, pair, say
 from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
+from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial_result import TrialResult
 
@@ -143,3 +145,10 @@ def test_work_while_no_clock_runs_is_counted_from_where_it_is_no_chance() -> Non
     assert not exact.reasons and exact.seconds["candidate"][0] > 1.05e-3
     assert _counted(9e-5, 3e-5, 2e-4).seconds["candidate"] == [1e-3] * 40  # as much as means of such times differ
     assert [c.kind for c in _counted(9e-3, 3e-5, 1e-4).reasons] == ["goes on working"]
+
+
+def test_a_first_call_may_take_as_long_as_what_is_compiled_in_it() -> None:
+    variant = VariantProcess("mine", None, random.Random(0), 60.0, Host(), first_s=300.0)  # type: ignore[arg-type]
+    assert variant.patience_s == 300.0
+    variant.number = 1
+    assert variant.patience_s == 60.0

@@ -6,6 +6,7 @@ Chromium besides. What cannot run is not collected, and the end of the run says 
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -38,11 +39,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built in strict mode: a warning fails it."""
-    folder = tmp_path_factory.mktemp("site")
+def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The site, built in strict mode, once for all workers of a run: a warning fails it."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if hasattr(request.config, "workerinput") else base
+    folder, whole = base / "site", base / "site.whole"
+    with (base / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            _build(folder)
+            whole.touch()
+    return folder
+
+
+def _build(folder: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
-    return folder

@@ -26,6 +26,22 @@ PAGES = (
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+# Of a table's rows that differ only in their words, and in what their links are called and lead to, three stay: what is
+# judged of an element is whether it has words, not which.
+THREE_ROWS_OF_A_KIND = """() => {
+  for (const table of document.querySelectorAll("table")) {
+    const met = new Map();
+    for (const row of table.querySelectorAll("tbody tr")) {
+      const kind = row.outerHTML
+        .replace(/>([^<]*)</g, (all, words) => (words.trim() ? ">words<" : "><"))
+        .replace(/ (href|title)="[^"]+"/g, " $1");
+      met.set(kind, (met.get(kind) ?? 0) + 1);
+      if (met.get(kind) > 3) row.remove();
+    }
+  }
+}"""
+
+
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *given: Any) -> None:
         pass
@@ -100,6 +116,7 @@ def test_nothing_serious_stands_in_a_readers_way(
 
     width = {"light": 1280, "dark": 360}[scheme]  # what scrolls on a narrow screen must be reached, too
     page = opened(browser, f"{address}/{name}", errors, color_scheme=scheme, viewport={"width": width, "height": 800})
+    page.evaluate(THREE_ROWS_OF_A_KIND)
     found = Axe().run(page).response["violations"]
     serious = [
         f"{item['id']}: {item['nodes'][0]['html'][:120]}" for item in found if item["impact"] in ("serious", "critical")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -81,11 +82,9 @@ def coded_plainly() -> Iterator[None]:
     """Within, a kernel for a CPU that this run does not ask (`op_kernels.asked_kernels`) is chosen, declines and is
     named as ever, and the code of the op's plain one runs: a certificate speaks for its own, of which any change makes
     it one that is asked, and which takes a compiler up to 15 s. A pass that the plain one has not is the kernel's."""
-    every = ops.OPS.values()
-    kernels = [_unasked_plainly(op) for op in every]
     with pytest.MonkeyPatch.context() as patch:
-        for op, its in zip(every, kernels, strict=True):
-            patch.setattr(op, "kernels", its)
+        for name, its in _unasked_plainly().items():
+            patch.setattr(ops.OPS[name], "kernels", its)
         forget()
         try:
             yield
@@ -93,15 +92,17 @@ def coded_plainly() -> Iterator[None]:
             forget()
 
 
-def _unasked_plainly(op: ops.Op) -> tuple[Kernel, ...]:
-    plain = next((kernel for kernel in op.kernels if kernel.target == "scalar"), None)
-    asked = asked_kernels(op)
-    return tuple(
-        kernel
-        if plain is None or op.name in APART or kernel.source is None or kernel.device != "cpu" or kernel in asked
-        else _coded_as(plain, kernel)
-        for kernel in op.kernels
-    )
+@functools.cache  # to ask all certificates takes a fifth of a second
+def _unasked_plainly() -> dict[str, tuple[Kernel, ...]]:
+    """The kernels of each op of which there is one that is not asked."""
+    found = {}
+    for op in ops.OPS.values():
+        plain = next((kernel for kernel in op.kernels if kernel.target == "scalar"), None)
+        asked = {kernel.name for kernel in asked_kernels(op)}
+        left = {k.name for k in op.kernels if k.source is not None and k.device == "cpu"} - asked
+        if plain is not None and left and op.name not in APART:
+            found[op.name] = tuple(_coded_as(plain, k) if k.name in left else k for k in op.kernels)
+    return found
 
 
 def _coded_as(plain: Kernel, kernel: Kernel) -> Kernel:

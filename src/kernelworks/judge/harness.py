@@ -320,7 +320,10 @@ class Bench:
         }  # fmt: skip
         cpu_s = ALL_DAY_S if candidate is None else self.budget.cpu_s
         process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
-        return VariantProcess(name, process, self.draw, self.budget.answer_s, self.device, self._call_turn)
+        budget = self.budget
+        return VariantProcess(
+            name, process, self.draw, budget.answer_s, self.device, self._call_turn, first_s=budget.build_s
+        )
 
     def dismiss(self, built: Candidate | None = None) -> None:
         """Ends what a candidate may have left running, with what it has compiled: that of ``built`` is kept."""

@@ -84,9 +84,10 @@ class VariantProcess:
 
     def __init__(
         self, name: str, process: ChildProcess, draw: random.Random, answer_s: float, device: Host,
-        turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext, first_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.name, self.process, self.draw, self.answer_s, self.device = name, process, draw, answer_s, device
+        self.first_s = first_s  # that its first call may take, in which some compile
         self.turn = turn  # for as long as the device is used: others' kernels there would count as this one's
         self.memory: Any = None
         self.left = 0  # grows with calls after which the device had something left to do, and falls with others
@@ -100,6 +101,11 @@ class VariantProcess:
         self.held_bytes = 0
         self.ended_ns: int | None = None  # of its cores, where its last clock ended
         self.own_code: list[tuple[int, int]] = []  # which its threads are looked for at where it is stopped on its way
+
+    @property
+    def patience_s(self) -> float:
+        """What the next call may take."""
+        return self.answer_s if self.number else max(self.answer_s, self.first_s)
 
     def close_to_writing(self) -> None:
         """From the next call on, its inputs lie in memory that nobody but the supervisor writes to."""
@@ -241,6 +247,7 @@ class VariantProcess:
         self, cases: Sequence[Case], laid: list[LaidCall], idle: int, pause_s: float
     ) -> tuple[Answer, dict[str, Any]]:
         nonce, count = secrets.token_hex(16), len(cases)
+        patience_s = self.patience_s * count
         self.process.say({"do": "go", "nonce": nonce})  # found once it goes on
         placed = set[int]() if self.device.apart else self.process.spread()
         stopped = self.process.is_stopped()
@@ -252,12 +259,12 @@ class VariantProcess:
         self.process.roam(placed)
         helpers, at_own_code, at_work = self._stopped_on_its_way(pause_s) if pause_s else (0, 0, 0)
         if self.at_once:
-            self.process.wait_for_word(self.answer_s * count)
+            self.process.wait_for_word(patience_s)
             self.process.begin_stop()
-        said, _ = self.process.hear(self.answer_s * count)
+        said, _ = self.process.hear(patience_s)
         if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
             self.process.say({"outs": [one.outs for one in laid]})
-            said, _ = self.process.hear(self.answer_s * count)
+            said, _ = self.process.hear(patience_s)
         end = time.perf_counter_ns()
         if not self.device.apart:
             self.process.begin_stop()
