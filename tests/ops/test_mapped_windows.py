@@ -1,4 +1,4 @@
-"""Convolutions of any dimensions under torch.func, whose tensors say of no format but contiguous whether they lie so."""
+"""Convolutions under torch.func, whose tensors say of no format but contiguous whether they lie so."""
 
 from __future__ import annotations
 
