@@ -183,7 +183,7 @@ class Block(nn.Module):
 
 
 # What they used of the cores is said too where a run takes so long here that ticks of 10 ms tell.
-OTHERS = "other processes (used 4[0-3]% of the cores and )?kept this program off the cores for 43% of its time"
+OTHERS = r"other processes (used [1-4]?\d% of the cores and )?kept this program off the cores for 43% of its time"
 
 
 @pytest.fixture

@@ -95,8 +95,15 @@ def limit_s(hotspot: Hotspot) -> float:
     return max(hotspot.allows_s, hotspot.high_s)
 
 
-def own_share(record: Diagnosis, seconds: float) -> float:
-    """A share of the wall clock; if others had the cores for much of that, of the program's own time."""
+def own_share(record: Diagnosis, hotspot: Hotspot) -> float | None:
+    """A hotspot's share of the wall clock; if others had the cores for much of that, of the program's own time. None
+    for what is no part of it: the time that others took."""
+    if hotspot.op == CONTENTION and share_heading(record) == OF_OWN:
+        return None
+    return _share(record, hotspot.seconds)
+
+
+def _share(record: Diagnosis, seconds: float) -> float:
     return seconds / _whole_s(record) if _whole_s(record) > 0 else 0.0
 
 
@@ -162,7 +169,7 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
     reasons = {} if verbose else shared_reasons(r.action for r in shown)
     for lines in starmap(
         lambda i, r: _hotspot(
-            i, r, width, reasons, own_share(record, r.seconds), told=told, causes_told=causes_told, verbose=verbose
+            i, r, width, reasons, own_share(record, r), told=told, causes_told=causes_told, verbose=verbose
         ),
         enumerate(shown, 1),
     ):
@@ -175,7 +182,7 @@ def hotspots(record: Diagnosis, width: int, *, verbose: bool = False) -> Iterabl
         yield from paragraph(f"{count} of these: {reason}", width, 2, style="dim")
     rest = [*notable[len(shown) :], *(r for r in ordered if id(r) not in notable_ids)]
     if rest:
-        part = quantity.percent(own_share(record, sum(r.seconds for r in rest)), 1)
+        part = quantity.percent(_share(record, sum(r.seconds for r in rest)), 1)
         said = f"{len(rest)} more, {quantity.seconds(sum(r.seconds for r in rest))} together ({part})"
         yield from paragraph(f"+ {said}" if shown else said, width, 2, style="dim")
     unmodelled = dict.fromkeys(r.op for r in rest if not r.modelled and r.op != CONTENTION)
@@ -199,8 +206,8 @@ def _name_columns(width: int) -> int:
 
 
 def _hotspot(
-    number: int, hotspot: Hotspot, width: int, reasons: Container[str], share: float, *, told: bool, causes_told: bool,
-    verbose: bool,
+    number: int, hotspot: Hotspot, width: int, reasons: Container[str], share: float | None, *, told: bool,
+    causes_told: bool, verbose: bool,
 ) -> Iterable[Text]:  # fmt: skip
     figures: list[tuple[str | Text, int]] = [
         (quantity.seconds(hotspot.seconds), TIME),

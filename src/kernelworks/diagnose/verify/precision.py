@@ -23,7 +23,7 @@ from kernelworks.diagnose.snapshot import NARROW, map_tensors, wide
 __all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 
 TO_DOUBLE = {Tensor.float, Tensor.half, Tensor.bfloat16}
-RECOMPUTES = "_checkpoint_without_reentrant_generator"  # each such checkpoint of torch's asks it for its contexts
+CHECKPOINT = "_CheckpointFrame"  # torch makes one of each checkpoint, with the function that computes again
 ROUNDINGS = 2.0  # a result is moved by at most so many roundings
 THREEFOLD = 3.0  # float32 may be off by so many times what one rounding of each result carries
 
@@ -33,41 +33,25 @@ class _Recomputing(TorchFunctionMode):
     backward without the modes that it is asked under, and what is then saved would be others than at first."""
 
     def __enter__(self) -> Any:
-        self._checkpoints = getattr(checkpoint, RECOMPUTES, None)
-        if self._checkpoints is not None:
-            setattr(checkpoint, RECOMPUTES, functools.partial(self._recomputed, self._checkpoints))
+        self._frames = getattr(checkpoint, CHECKPOINT, None)
+        if self._frames is not None:
+            setattr(checkpoint, CHECKPOINT, functools.partial(self._frame, self._frames))
         return TorchFunctionMode.__enter__(self)
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         TorchFunctionMode.__exit__(self, kind, value, trace)
-        if self._checkpoints is not None:
-            setattr(checkpoint, RECOMPUTES, self._checkpoints)
+        if self._frames is not None:
+            setattr(checkpoint, CHECKPOINT, self._frames)
 
-    def _recomputed(
-        self, plain: Callable[..., Any], fn: Any, preserve: bool, contexts: Any, *more: Any, **kw: Any
-    ) -> Any:
-        def both() -> tuple[Any, Any]:
-            forward, recompute = contexts()
-            return forward, _Within(self, recompute)
+    def _frame(self, plain: Callable[..., Any], recompute: Callable[..., Any], *more: Any, **kw: Any) -> Any:
+        def again(*args: Any) -> Any:
+            TorchFunctionMode.__enter__(self)  # not what a subclass sets beside it: that is set, or is another's by now
+            try:
+                return recompute(*args)
+            finally:
+                TorchFunctionMode.__exit__(self, None, None, None)
 
-        return plain(fn, preserve, both, *more, **kw)
-
-
-class _Within:
-    """A context within a mode, that may be entered again and again."""
-
-    def __init__(self, mode: TorchFunctionMode, inner: Any) -> None:
-        self.mode, self.inner = mode, inner
-
-    def __enter__(self) -> Any:
-        TorchFunctionMode.__enter__(self.mode)
-        return self.inner.__enter__()
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> Any:
-        try:
-            return self.inner.__exit__(kind, value, trace)
-        finally:
-            TorchFunctionMode.__exit__(self.mode, kind, value, trace)
+        return plain(again, *more, **kw)
 
 
 class InFloat64(_Recomputing):

@@ -27,6 +27,7 @@ def factorization(cubic: float, slender: float = 0.0) -> Formula:
     Sources: Golub and Van Loan, Matrix Computations: LU 2/3 n^3, Cholesky 1/3 n^3, QR 2 m n^2 - 2/3 n^3 and as much for
     Q itself, symmetric eigenvalues 4/3 n^3 and with vectors 9 n^3, eigenvalues 10 n^3 and with vectors 25 n^3, singular
     values 4 m n^2 - 4/3 n^3 and with vectors 4 m n^2 + 8 n^3, exponential 14 n^3 at the least.
+    The polar decomposition is that of singular values and two products, 2 m n^2 and 2 n^3.
     """
 
     def count(a: Arguments) -> Work | None:

@@ -51,7 +51,7 @@ def hotspot_table(record: Diagnosis) -> str:
         '<p class="note">Achieved is the share of the peak: the time that this machine needs at best for the '
         "hotspot's arithmetic and compulsory traffic, over the time it took. What is recoverable is what the next "
         "action is predicted to bring; &lt;= is the most that the roofline allows, by whatever means, and comes after "
-        f"all that is predicted. {OWN_TIME if heading == 'Of own' else ''}</p>\n"
+        f"all that is predicted.{f' {OWN_TIME[0].upper()}{OWN_TIME[1:]}.' if heading == 'Of own' else ''}</p>\n"
         f"{_filters(record, len(record.hotspots))}"
         f'<div class="scroll"><table class="sortable" id="hotspots" data-first="{FIRST_ROWS}">'
         f"<thead><tr>{headings}</tr></thead>\n{bodies}</table></div>\n"
@@ -88,7 +88,7 @@ def _hotspot(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
 
 
 def _row(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
-    time, share = quantity.seconds(hotspot.seconds), own_share(record, hotspot.seconds)
+    time, share = quantity.seconds(hotspot.seconds), own_share(record, hotspot)
     achieved = -1.0 if hotspot.achieved is None else hotspot.achieved
     colour = f"var(--{plot.cause(hotspot.bottleneck)})"
     chip = f'<span class="swatch" style="background:{colour}"></span> {escape(bound_by(hotspot))}'
@@ -103,7 +103,7 @@ def _row(record: Diagnosis, number: int, hotspot: Hotspot) -> str:
         f'<td class="number" data-label="calls"><div>{hotspot.calls}</div></td>'
         f'<td class="number" data-label="time" data-value="{hotspot.seconds:.9g}">'
         f'<div>{time}<div class="small of-cause"></div></div></td>'
-        f'<td class="number" data-label="{share_heading(record)}" data-value="{share:.9g}">'
+        f'<td class="number" data-label="{share_heading(record)}" data-value="{-1.0 if share is None else share:.9g}">'
         f"<div>{quantity.percent(share, 1)}</div></td>"
         f'<td class="waits" data-label="bound by"><div>{chip}{peak}</div></td>'
         f'<td class="number" data-label="achieved" data-value="{achieved:.9g}">'
