@@ -26,6 +26,7 @@ from kernelworks.contract.arguments import Arguments, check_of, errors_of, schem
 from kernelworks.contract.int_pair import Groups
 from kernelworks.contract.int_tuple import IntTuple, TransposedGroups, ints
 from kernelworks.contract.tensor_argument import T
+from kernelworks.contract.tensors import is_transform_active
 from kernelworks.contract.window_grid import DIMENSIONS, FORMATS, Grid, is_channels_last, volume
 from kernelworks.dispatch.op import Op, Pass
 from kernelworks.dispatch.signature import TorchSignature
@@ -301,10 +302,13 @@ class Convolution(OpPackage):
         return transposed if self.transposed else plain
 
     def composite(self, *args: Any, **named: Any) -> Tensor:
-        """How a user writes it."""
+        """How a user writes it. A result of a transform of torch.func lies as the transform has it: vmap asks and makes
+        no other format than contiguous."""
         call = dict(zip(self.arguments, args, strict=False)) | named
         numbers = {n: ints(v, self.dims) if n != "groups" else v for n, v in call.items() if n not in RETURNS}
         made: Tensor = self.function(call["x"], call["weight"], call["bias"], **numbers)
+        if is_transform_active():
+            return made
         return made.contiguous(memory_format=self._format(call["x"], call["weight"]))
 
     def _format(self, x: Tensor, weight: Tensor) -> torch.memory_format:

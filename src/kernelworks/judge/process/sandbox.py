@@ -237,7 +237,7 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
     if "files" in apart.kept:
         seen = _own_files(folder, inside, opened, apart)
     else:
-        apart.not_tried("no files of its own", "seeing processes", "devices")
+        apart.not_tried("no files of its own", "writing elsewhere", "seeing processes", "devices")
     opened.close()
     os.close(inside)
     with contextlib.suppress(OSError):
