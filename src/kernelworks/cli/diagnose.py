@@ -126,9 +126,7 @@ def diagnose(
     else:
         show(report.diagnosis(record, console.stdout().width, verbose=verbose, files=files))
     _write_asked(record, trace_file, patch_file)
-    lost = folder is not None and not (files.page and files.record and (files.plan or not _plan(record)))
-    code = {"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[report.outcome(record)]
-    raise typer.Exit(code or (FAILED if lost else 0))
+    raise typer.Exit(_exit_code(record, report.outcome(record), None if folder is None else files))
 
 
 def _given_options(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -172,6 +170,12 @@ def _write_files(record: Diagnosis, stem: Path) -> Files:
         warn(f"{stem}.json was the record of {other}: it is written over (--out names another folder)")
     written = {ending for ending, text in texts.items() if write(Path(f"{stem}{ending}"), text)}
     return Files(*(f"{stem}{ending}" if ending in written else "" for ending in (".html", ".json", ".plan.json")))
+
+
+def _exit_code(record: Diagnosis, outcome: str, files: Files | None) -> int:
+    """``files`` are those that were to be written."""
+    lost = files is not None and not (files.page and files.record and (files.plan or not _plan(record)))
+    return {"": 0, "refused": FAILED, "ambiguous": AMBIGUOUS}[outcome] or (FAILED if lost else 0)
 
 
 def _plan(record: Diagnosis) -> Mapping[str, Any]:
