@@ -15,13 +15,15 @@ from kernelworks.estimators.points import as_points, centre_of, gamma_of, produc
 
 __all__ = ["KernelRidge"]
 
+KERNEL_NAMES = {"polynomial": "poly"}  # scikit-learn's class takes both
+
 
 class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Kernel ridge regression: ``f(x) = sum_j k(x, x_j) c_j`` with ``(K + alpha I) c = y``.
 
     Args:
         alpha: a positive number, or one for each target.
-        kernel: "linear", "poly", "rbf", "laplacian", "matern12", "matern32" or "matern52".
+        kernel: "linear", "poly" (or "polynomial"), "rbf", "laplacian", "matern12", "matern32" or "matern52".
         gamma: of the kernel (``estimators/kernel_functions.py``): a number, "scale", or None for 1 / d.
         degree, coef0: of "poly".
         solver: "cholesky" stores K in float64 (n^2 numbers); "cg" stores none of it; "auto" is "cholesky" up to 1024
@@ -70,13 +72,17 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _kernel_function(self, x: np.ndarray[Any, Any]) -> Any:
         if self.kernel != "linear":
             self._gamma = gamma_of(self.gamma, x)
-        return of_gamma(self.kernel, getattr(self, "_gamma", 1.0), self.degree, self.coef0)
+        return self._fitted_kernel()
+
+    def _fitted_kernel(self) -> Any:
+        name = KERNEL_NAMES.get(self.kernel, self.kernel)
+        return of_gamma(name, getattr(self, "_gamma", 1.0), self.degree, self.coef0)
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
         """The values at points X [m, d]: [m] or [m, targets]."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        kernel = of_gamma(self.kernel, getattr(self, "_gamma", 1.0), self.degree, self.coef0)
+        kernel = self._fitted_kernel()
         fitted = as_points(self.X_fit_, self._centre, self.device)
         weights = torch.from_numpy(self.dual_coef_.reshape(len(self.X_fit_), -1)).to(self.device)
         exact = self.solver == "cholesky" or len(self.X_fit_) <= SMALL
