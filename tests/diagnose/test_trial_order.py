@@ -113,6 +113,25 @@ def test_on_a_gpu_the_switch_comes_first_if_it_fits_the_budget(
     assert compiled.applied or (compiled.outcome == NOT_TRIED and compiled.needs_s > BUDGET_S)
 
 
+@pytest.mark.parametrize(("budget_s", "first"), [(300.0, "blocks"), (60.0, "whole"), (30.0, "blocks")])
+def test_the_whole_comes_before_its_blocks_where_the_budget_holds_no_more(
+    budget_s: float, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 300 s both have enough, of 30 s the whole has not."""
+    monkeypatch.setattr(order, "TRIALS", {"torch.compile": trial(BY_COST), "torch.compile blocks": trial(BY_COST)})
+    monkeypatch.setattr(Scene, "on_gpu", property(lambda scene: False))
+    scene = Scene(Roots((), (), fresh=False), walls=(WALL,), budget=Budget(budget_s, WALL))
+    tries = [
+        Try(
+            Planted("torch.compile", 0.2, takes_s=takes_s),
+            Candidate("torch.compile", EVERYWHERE, kind, options=options, group="m"),
+        )
+        for kind, takes_s, options in (("whole", 25.0, ()), ("blocks", 6.0, (("blocks", "net.Block"),)))
+    ]
+    groups = order.groups_of_tries(scene, tries, isolated=True)
+    assert next(one.candidate.says for group in groups for one in group) == first and len(groups) == 2
+
+
 def test_what_could_not_be_measured_any_more_is_not_compiled(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is left when it is compiled, less than its trial takes."""
     table = {"first": trial(BY_COST, 0.9), "second": trial(BY_COST, 0.1)}

@@ -83,6 +83,7 @@ SWITCH, FEW_RUNS, BY_COST, LAST = range(4)  # turns
 BENCHMARK_S = 2.0  # of what has been compiled beside
 LEAST_TRIAL_S = 1.0  # of a program whose runs take no time
 OTHER_MODE = 0.5  # of what a backend saves, in a mode that has lost: what wins captured seldom wins uncaptured
+COMPILED_AGAIN = 2.0  # of what it takes to predict a compiled form: the program may call it with other sizes, too
 FEW_SHARE = 0.5  # of what is left of the budget: what takes more is not had in a few runs
 
 
@@ -212,8 +213,31 @@ def groups_of_tries(scene: Scene, tries: Sequence[Try], kept: Sequence[Try] = ()
     by_turn: dict[int, list[Try]] = {turn: [] for turn in range(LAST + 1)}
     for one in sorted(tries, key=lambda one: -gain_per_second(scene, one, kept)):
         by_turn[LAST if one.candidate.risky and not isolated else _turn(scene, one)].append(one)
-    first, few, by_cost, last = by_turn.values()
+    first, few, _, last = by_turn.values()
+    by_cost = _wholes_first(scene, by_turn[BY_COST])
     return [group for group in (*([one] for one in first), few, *([one] for one in (*by_cost, *last))) if group]
+
+
+def _wholes_first(scene: Scene, by_cost: list[Try]) -> list[Try]:
+    """The same, but the whole before its blocks where the budget holds the whole and not both: it saves more, and a
+    user has it by a switch."""
+    assert scene.budget is not None
+    ordered, left_s = list(by_cost), scene.budget.seconds_left
+    for blocks in by_cost:
+        whole = next((one for one in by_cost if _is_whole_of(one.candidate, blocks.candidate)), None)
+        if whole is None:
+            continue
+        alone_s, with_s = (COMPILED_AGAIN * prediction_s(scene, one) + trial_s(scene) for one in (whole, blocks))
+        if alone_s <= left_s < alone_s + with_s and ordered.index(blocks) < ordered.index(whole):
+            ordered.remove(whole)
+            ordered.insert(ordered.index(blocks), whole)
+    return ordered
+
+
+def _is_whole_of(one: Candidate, blocks: Candidate) -> bool:
+    """Whether it compiles, in the default mode, the whole of what the other compiles by blocks."""
+    alike = one.optimization == blocks.optimization and bool(one.group) and one.group == blocks.group
+    return alike and bool(blocks.option("blocks")) and not any(one.option(word) for word in (*TARGETS, *SWITCHES))
 
 
 def _turn(scene: Scene, one: Try) -> int:
