@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from kernelworks.cli.console import FAILED, fail, warn
+from kernelworks.machine.environment import write_whole
 
 __all__ = ["apply_command", "fix_patch", "required_file", "why_no_patch", "writable", "writable_folder", "write"]
 
@@ -61,16 +62,10 @@ def _write_whole(path: Path, text: str) -> None:
     if stream or not os.access(path.parent, os.W_OK):
         path.write_text(text, encoding="utf-8")
         return
-    scratch = path.with_name(f".kernelworks-{os.getpid()}")
-    try:
-        with scratch.open("x", encoding="utf-8") as file:
-            file.write(text)
-        if path.exists():
-            shutil.copymode(path, scratch)
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    mask = os.umask(0o022)  # it is told only by setting it
+    os.umask(mask)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~mask
+    write_whole(path, text, ".kernelworks-", mode=mode)
 
 
 def fix_patch(record: Any) -> str:

@@ -77,15 +77,16 @@ def can_keep(folder: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK)
 
 
-def write_whole(path: Path, text: str, prefix: str) -> None:
+def write_whole(path: Path, text: str, prefix: str, *, mode: int | None = None) -> None:
     """Writes a file through a rename: whoever reads it finds it whole, as it was or as it is now, whatever was killed.
 
-    ``prefix`` begins the name of what a kill may leave beside it. Makes the folder. Raises OSError.
+    ``prefix`` begins the name of what a kill may leave beside it; ``mode`` are the file's permissions, by default those
+    of a file that is its owner's alone. Makes the folder. Raises OSError.
     """
-    write_lines(path, (text,), prefix)
+    write_lines(path, (text,), prefix, mode=mode)
 
 
-def write_lines(path: Path, texts: Iterable[str], prefix: str) -> None:
+def write_lines(path: Path, texts: Iterable[str], prefix: str, *, mode: int | None = None) -> None:
     """``write_whole`` of texts one after the other, each as it comes: a file that need not fit in memory. What an
     iterator raises leaves the file as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +94,8 @@ def write_lines(path: Path, texts: Iterable[str], prefix: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(texts)
+        if mode is not None:
+            os.chmod(scratch, mode)
         os.replace(scratch, path)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
