@@ -146,7 +146,7 @@ def measured(
         for variant in variants if len(turns) % 2 else reversed(variants):
             with variants[variant]():
                 if warming_up:
-                    run()
+                    seconds(run)  # to its end: what a GPU has still to do would be the next one's time
                 times[variant] = seconds(run)
         turns.append(times)
         if not noise_between(before, cpu_times()).loud:

@@ -143,8 +143,18 @@ def test_what_takes_most_of_the_budget_leaves_time_for_what_needs_no_compiler(
 ) -> None:
     script = Script()
     layout = Scripted("layout", 0.2, kind="allocator")
-    searched(model, monkeypatch, script, switch(takes_s=30.0), layout)
-    assert script.events == ["asked switch", "predicts layout", "waits", "loads switch"]
+    searched(model, monkeypatch, script, Scripted("whole", 0.25, takes_s=30.0), layout)
+    assert script.events == ["predicts layout", "asked whole", "waits", "loads whole"]
+
+
+def test_the_switch_is_compiled_here_even_if_it_takes_most_of_the_budget(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script()
+    layout = Scripted("layout", 0.2, kind="allocator")
+    found = searched(model, monkeypatch, script, Scripted("whole", 0.25), layout, switch(takes_s=30.0))
+    assert script.events[:2] == ["asked whole", "predicts switch"]
+    assert "torch.compile" in in_place(found)
 
 
 @pytest.mark.parametrize("outcome", [FORM_FAILED, FORM_ASKED])

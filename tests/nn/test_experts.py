@@ -239,6 +239,15 @@ def test_a_swap_answers_as_the_model_does(name: str) -> None:
     assert not any("forward" in m.__dict__ for m in swapped.modules())
 
 
+def test_experts_of_a_transformers_that_knows_no_norm_behind_them_answer_as_before() -> None:
+    swapped, ids = model("Qwen3Moe"), torch.randint(0, 40, (2, 11))
+    with kw.swap(swapped, verbose=False, ops=["grouped_linear"]):
+        want = swapped(ids).logits
+        for module in swapped.modules():
+            vars(module).pop("has_post_expert_norm", None)
+        assert torch.equal(swapped(ids).logits, want)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_registry_knows_our_name(name: str) -> None:
     mine, ids = model(name), torch.randint(0, 40, (1, 7))

@@ -141,7 +141,7 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     inner = grouped_linear(sent, matrices[0], rows.offsets, biases[0])
     inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
     made: Tensor = grouped_linear(inner, matrices[1], rows.offsets, biases[1])
-    if self.has_post_expert_norm:
+    if getattr(self, "has_post_expert_norm", False):  # transformers 5.17 has none
         made = self.post_expert_norm(made)
     return _sum_by_token(made, top_k_weights, rows.places)
 

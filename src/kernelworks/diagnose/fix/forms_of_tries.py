@@ -18,7 +18,17 @@ import torch
 
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.compile_forms import FORM_ASKED, FORM_READY, CompileForm, Compilers
-from kernelworks.diagnose.fix.order import COMPILERS, INDEPENDENT, SETTINGS, TUNED, prediction_s, stage, tries_above
+from kernelworks.diagnose.fix.order import (
+    COMPILERS,
+    INDEPENDENT,
+    SETTINGS,
+    SWITCH,
+    TUNED,
+    prediction_s,
+    stage,
+    tries_above,
+    turn_of,
+)
 from kernelworks.diagnose.fix.worker_limit import resident_bytes
 from kernelworks.diagnose.optimization import CompiledBeside
 from kernelworks.diagnose.optimizations.compiled_step import STEP
@@ -91,7 +101,9 @@ class FormsOfTries:
 
     def following(self, groups: Sequence[list[Try]]) -> list[Try]:
         """The first group that is to be predicted now; nothing if all is being compiled. What is ready does not wait
-        for what would have to be compiled, and while that is compiled here, the others are beside."""
+        for what would have to be compiled, and while that is compiled here, the others are beside. Torch's switch is
+        compiled here at once, if it fits at all: beside, its process builds the program first, and stands still
+        whenever something is timed, so that a small budget was over before it was ready."""
         scene = self.search.scene
         assert scene.budget is not None
         if not self.compilers.number or not groups:
@@ -104,7 +116,8 @@ class FormsOfTries:
                 return group
             if self.is_pending(first):
                 continue
-            if prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
+            is_switch = turn_of(scene, first) == SWITCH
+            if not is_switch and prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
                 self.ask(group)
                 if others or self.is_pending(first):
                     continue  # what is compiled beside is nearer, and leaves time for what needs no compiler

@@ -22,6 +22,7 @@ __all__ = [
     "CUDA_GRAPHS",
     "INDEPENDENT",
     "SETTINGS",
+    "SWITCH",
     "TUNED",
     "TRIALS",
     "Trial",
@@ -34,6 +35,7 @@ __all__ = [
     "tries_beneath",
     "trial_of",
     "trial_s",
+    "turn_of",
 ]
 
 SETTINGS, LAYOUT, WEIGHTS, DTYPE, OPS, COMPILERS, GRAPHS, INDEPENDENT = range(8)
@@ -212,7 +214,7 @@ def groups_of_tries(scene: Scene, tries: Sequence[Try], kept: Sequence[Try] = ()
     may end the user's own process (not ``isolated``) comes last, as it must not end it sooner."""
     by_turn: dict[int, list[Try]] = {turn: [] for turn in range(LAST + 1)}
     for one in sorted(tries, key=lambda one: -gain_per_second(scene, one, kept)):
-        by_turn[LAST if one.candidate.risky and not isolated else _turn(scene, one)].append(one)
+        by_turn[LAST if one.candidate.risky and not isolated else turn_of(scene, one)].append(one)
     first, few, _, last = by_turn.values()
     by_cost = _wholes_first(scene, by_turn[BY_COST])
     return [group for group in (*([one] for one in first), few, *([one] for one in (*by_cost, *last))) if group]
@@ -240,7 +242,7 @@ def _is_whole_of(one: Candidate, blocks: Candidate) -> bool:
     return alike and bool(blocks.option("blocks")) and not any(one.option(word) for word in (*TARGETS, *SWITCHES))
 
 
-def _turn(scene: Scene, one: Try) -> int:
+def turn_of(scene: Scene, one: Try) -> int:
     """Its turn with this budget."""
     assert scene.budget is not None
     turn, takes_s = trial_of(one.candidate).turn, prediction_s(scene, one) + trial_s(scene)

@@ -54,7 +54,14 @@ from kernelworks.diagnose.fix.predict import UNFORESEEN, is_worth_a_try, predict
 from kernelworks.diagnose.fix.program_roots import find_program_roots
 from kernelworks.diagnose.fix.result import MORE, make_record, remember, so_far
 from kernelworks.diagnose.fix.resume import resume
-from kernelworks.diagnose.fix.time_limits import FREE_RUNS, TRIAL_RUNS, part_s, seconds_to_end, time_is_left
+from kernelworks.diagnose.fix.time_limits import (
+    FREE_RUNS,
+    TRIAL_RUNS,
+    part_s,
+    seconds_to_end,
+    time_is_left,
+    verification_s,
+)
 from kernelworks.diagnose.forecast.forecaster import Forecaster
 from kernelworks.diagnose.optimization import (
     Candidate,
@@ -409,7 +416,7 @@ class Search:
         rivals = [other for other in self.kept if other not in rest]
         self.step(f"comparing the outputs: {candidate.optimization}, {candidate.says}")
         with untimed_section():
-            check_outputs(scene, one, together, self.kept, part_s(scene))
+            check_outputs(scene, one, together, self.kept, verification_s(scene))
         if one.why:
             one.rejected = True
             return
