@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -18,6 +16,7 @@ from pathlib import Path
 from kernelworks.build.cache import BuildError, failure, remember
 from kernelworks.build.loading import unfit
 from kernelworks.machine import environment
+from kernelworks.machine.process_tree import group_members, kill_processes
 
 __all__ = ["compile_source", "identity", "toolchain"]
 
@@ -108,8 +107,7 @@ def _communicate(process: subprocess.Popen[str], seconds: float) -> tuple[str, s
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_processes(lambda: group_members(process.pid))
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=5.0)  # a pipe may be held by one that left the group
     for pipe in (process.stdout, process.stderr):

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from kernelworks.machine.process_tree import kill_processes
+
 __all__ = ["INTERRUPTED_CODE", "Interrupts", "end_after_this", "report_begins"]
 
 INTERRUPTED_CODE = 130
@@ -171,11 +173,5 @@ def _descendants() -> set[int]:
 
 
 def _end(before: set[int]) -> None:
-    """Ends every process that was started since. Again, since they may start others meanwhile."""
-    for _ in range(3):
-        started = _descendants() - before
-        for process in sorted(started):  # a driver before what it drives: it has nothing to report then
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        if not started:
-            return
+    """Ends every process that was started since."""
+    kill_processes(lambda: _descendants() - before)

@@ -15,9 +15,12 @@ from pathlib import Path
 
 from kernelworks.machine.process_state import every_process, process_state
 
-__all__ = ["ProcessTree"]
+__all__ = ["ProcessTree", "group_members", "kill_processes"]
 
 POLL_S = 0.002
+CLEANS_UP_S = 0.3  # for a compiler's driver to remove its temporary files: it takes a millisecond if it has a core
+# Names of drivers, as the kernel cuts them: what compiles for them (cc1plus, as, ld) has no files of its own.
+DRIVERS = ("g++", "gcc", "c++", "cc", "clang", "clang++", "collect2", "x86_64-linux-gn", "aarch64-linux-g")
 ENDED_STATES = frozenset("ZX")
 STILL_STATES = ENDED_STATES | frozenset("Tt")  # states of a process that does nothing
 
@@ -69,11 +72,34 @@ class ProcessTree:
 
     def end(self, most_s: float = 2.0) -> None:
         """Kills all of them, also those that are halted."""
-        ends = time.monotonic() + most_s
-        while (left := [pid for pid in self.members() if _letter(pid) not in ENDED_STATES]) and time.monotonic() < ends:
-            for pid in left:
-                _signal(pid, signal.SIGKILL)
-            time.sleep(POLL_S)
+        kill_processes(self.members, most_s)
+
+
+def group_members(group: int) -> list[int]:
+    """The processes of a process group. Cost: some ms."""
+    found = []
+    for pid, _ in every_process():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) == group:
+                found.append(pid)
+    return found
+
+
+def kill_processes(members: Callable[[], Iterable[int]], most_s: float = 2.0) -> None:
+    """Kills these, also those that are halted, and what they start meanwhile: ``members`` is asked until none is left.
+    The driver of a compiler is asked to end first, as it removes its temporary files then."""
+    begin = time.monotonic()
+    while (spent := time.monotonic() - begin) < most_s:
+        left = {pid: state for pid in members() if (state := process_state(pid)) and state.state not in ENDED_STATES}
+        if not left:
+            return
+        drivers = [pid for pid, state in left.items() if spent < CLEANS_UP_S and state.name in DRIVERS]
+        for pid in left.keys() - drivers:
+            _signal(pid, signal.SIGKILL)
+        for pid in drivers:
+            _signal(pid, signal.SIGTERM)
+            _signal(pid, signal.SIGCONT)
+        time.sleep(POLL_S)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -32,6 +32,7 @@ from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
 from kernelworks.machine import environment
+from kernelworks.machine.process_tree import group_members, kill_processes
 from kernelworks.profile.program_errors import TEXT
 from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
@@ -344,8 +345,7 @@ def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.P
                 ours.sendall((to_json(_as_sent(request, progress), line=True) + "\n").encode())
             yield process, Messages(ours)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_processes(lambda: group_members(process.pid))
             with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it: the fix does not wait for that
                 process.wait(LEAVE_S)
 
