@@ -126,6 +126,10 @@ def _checkpointed(self: Net, x: Tensor) -> Tensor:
     return checkpoint(lambda y: self.middle(self.middle(y.float())), x, use_reentrant=False)
 
 
+def _checkpointed_otherwise(self: Net, x: Tensor) -> Tensor:
+    return checkpoint(lambda y: self.middle(y.float()), self.middle(x), use_reentrant=True)
+
+
 def _python_random(self: Net, x: Tensor) -> Tensor:
     return self.middle(x) * random.random()
 
@@ -170,6 +174,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "stateful cache": (of(_remembers, cache=lambda: None), FLOAT64),
     "cache in an object of its own": (of(_moves_on, held=Held), FLOAT64),
     "checkpointed": (of(_checkpointed), FLOAT64),
+    "checkpointed, reentrant": (of(_checkpointed_otherwise), FLOAT64),
     "python's random": (of(_python_random), FLOAT64),
     "argmax": (lambda: Net(after=lambda x: x.argmax(-1)), FLOAT64),
     "bool": (lambda: Net(after=lambda x: x > 0), FLOAT64),
@@ -224,17 +229,22 @@ def test_each_as_it_trains(name: str) -> None:
     assert found.agrees and found.against, found
 
 
-def test_what_a_checkpoint_computes_again_is_moved_too() -> None:
+@pytest.mark.parametrize("forward", [_checkpointed, _checkpointed_otherwise])
+def test_what_a_checkpoint_computes_again_is_moved_too(forward: Callable[..., Tensor]) -> None:
     """Torch counts what is saved at first and again, and refuses a backward where that differs."""
     from torch.utils import checkpoint as torchs
 
-    net, x, before = of(_checkpointed)(), torch.randn(8, 16), vars(torchs).copy()
-    plain = torch.autograd.grad(net(x).square().sum(), net.linear.weight)[0]
-    with PerturbedRounding(0):
-        loss = net(x).square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-    moved = net.linear.weight.grad
-    assert moved is not None and not torch.equal(moved, plain)
+    net, x, before = of(forward)(), torch.randn(8, 16), vars(torchs).copy()
+    found = list[Tensor]()
+    for mode in (contextlib.nullcontext(), PerturbedRounding(0)):
+        net.zero_grad()
+        with mode:
+            loss = net(x).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        assert net.linear.weight.grad is not None
+        found.append(net.linear.weight.grad)
+    plain, moved = found
+    assert not torch.equal(moved, plain)
     torch.testing.assert_close(moved, plain, rtol=1e-3, atol=1e-3)
     assert vars(torchs) == before
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from kernelworks.diagnose.fix import output_check
 from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Scene, Site
@@ -79,6 +80,28 @@ def test_a_fused_optimizer_learns_the_same_and_everything_is_as_it_was(p: float)
     found = same_steps(scene, fused(optimizer))
     assert found is not None and found.agrees and draws(scene) == bool(p)
     torch.testing.assert_close(standing(net, optimizer), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_steps_with_checkpoints_are_compared(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 4))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=False)
+    x, y = torch.randn(32, 12), torch.randint(0, 4, (32,))
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        inside = checkpoint(lambda h: net[1](h.float()), net[0](x), use_reentrant=reentrant)
+        loss = F.cross_entropy(net[2](inside), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    roots = find_roots(step)
+    scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
+    right, wrong = same_steps(scene, fused(optimizer)), same_steps(scene, with_group(optimizer, "lr", 1.02e-2))
+    assert right is not None and right.agrees
+    assert wrong is not None and not wrong.agrees
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from kernelworks.contract.tensors import version_of
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import State, duplicate, fixed_seed, to_float64
+from kernelworks.diagnose.verify.checkpoints import newer_checkpoints
 from kernelworks.profile.printed_output import dropped_output
 
 __all__ = ["Answers", "answers", "in_place_of", "plain_copy", "tensors"]
@@ -153,7 +154,12 @@ def tensors(value: Any) -> list[Tensor]:
 def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
     """Modes, gradients and autocast as the program had them at this call, and the same random numbers each time. What
     it prints was shown when the program ran."""
-    with dropped_output(), fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide), _a_step_of_its_own():
+    with contextlib.ExitStack() as stack:
+        for each in (
+            dropped_output(), fixed_seed(), _modes(sample), _arithmetic(sample, wide=wide), newer_checkpoints(),
+            _a_step_of_its_own(),
+        ):  # fmt: skip
+            stack.enter_context(each)
         yield
 
 

@@ -19,6 +19,7 @@ from torch.utils import checkpoint
 from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
 from kernelworks.diagnose.snapshot import NARROW, map_tensors, wide
+from kernelworks.diagnose.verify.checkpoints import newer_checkpoints
 
 __all__ = ["ROUNDINGS", "THREEFOLD", "InFloat64", "PerturbedRounding"]
 
@@ -34,6 +35,8 @@ class _Recomputing(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         self._frames = getattr(checkpoint, CHECKPOINT, None)
+        self._older = newer_checkpoints()  # whose frames are torch's older ones' too
+        self._older.__enter__()
         if self._frames is not None:
             setattr(checkpoint, CHECKPOINT, functools.partial(self._frame, self._frames))
         return TorchFunctionMode.__enter__(self)
@@ -42,6 +45,7 @@ class _Recomputing(TorchFunctionMode):
         TorchFunctionMode.__exit__(self, kind, value, trace)
         if self._frames is not None:
             setattr(checkpoint, CHECKPOINT, self._frames)
+        self._older.__exit__(None, None, None)
 
     def _frame(self, plain: Callable[..., Any], recompute: Callable[..., Any], *more: Any, **kw: Any) -> Any:
         def again(*args: Any) -> Any:
