@@ -14,7 +14,17 @@ from torch import nn
 
 from kernelworks.diagnose.fix import order, result
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, LAST, SWITCH, TRIALS, UNKNOWN, Trial, trial_of
+from kernelworks.diagnose.fix.order import (
+    BY_COST,
+    CUDA_GRAPHS,
+    FEW_RUNS,
+    LAST,
+    SWITCH,
+    TRIALS,
+    UNKNOWN,
+    Trial,
+    trial_of,
+)
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
 from kernelworks.diagnose.optimizations import OPTIMIZATIONS, torch_compile
 from kernelworks.diagnose.sites.modules import Roots, find_roots
@@ -194,13 +204,22 @@ def test_ours_is_expected_to_save_less_in_a_mode_that_has_lost(mode: str, share:
 
 @pytest.mark.parametrize("gpu", [True, False])
 def test_ours_is_captured_on_a_gpu_alone(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scene, "on_gpu", property(lambda scene: gpu))
+    monkeypatch.setattr(Scene, "runs_on_gpu", lambda scene, root: gpu)
     monkeypatch.setattr(torch_compile, "missing_compiler", lambda: "")
     net = nn.Linear(4, 4)
     scene = Scene(find_roots(lambda: net(torch.ones(2, 4))), walls=(1e-6,), budget=Budget(BUDGET_S, 1e-6))
     found = [dict(one.options) for one in torch_compile.OPTIMIZATION.candidates(scene)]
     ours = {"backend": "kernelworks"}
     assert ours in found and ({**ours, "mode": "reduce-overhead"} in found) == gpu
+
+
+def test_what_loads_on_the_cpu_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, loads = nn.Linear(4, 4), nn.Softmax(-1)
+    monkeypatch.setattr(Scene, "runs_on_gpu", lambda scene, root: root is net)
+    scene = Scene(find_roots(lambda: net(loads(torch.ones(2, 4)))), walls=(1e-6,), budget=Budget(BUDGET_S, 1e-6))
+    found = [(scene.at(one.site), one.option("mode")) for one in torch_compile.OPTIMIZATION.candidates(scene)]
+    assert scene.on_gpu and {root for root, _ in found} == {net, loads}
+    assert {root for root, mode in found if mode == CUDA_GRAPHS} == {net}
 
 
 def test_each_optimization_has_its_turn_and_the_reason() -> None:

@@ -309,8 +309,13 @@ class Scene:
 
     @property
     def on_gpu(self) -> bool:
-        held = (t for module in self.roots.modules for t in (*module.parameters(), *module.buffers()))
-        called = ((s.args, s.kwargs) for s in self.roots.samples if isinstance(s.module, Function))
+        return any(map(self.runs_on_gpu, self.roots.modules))
+
+    def runs_on_gpu(self, root: nn.Module) -> bool:
+        """Whether an outermost module, or a function, has tensors of a GPU, or is given some: one that loads pictures
+        for a model there does not."""
+        held = (*root.parameters(), *root.buffers())
+        called = ((s.args, s.kwargs) for s in self.roots.samples if s.module is root)
         given = (t for arguments in called for t in leaves(arguments).values())
         return any(t.is_cuda for t in itertools.chain(held, given))
 

@@ -50,6 +50,10 @@ CONTAINERS = (dict, list, set, collections.deque)
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
 MOST_BYTES = 1 << 30
+ALIGNMENT = 16  # bytes, to which compilers ask where a tensor begins
+MOST_APART = (
+    8  # times the elements of a tensor, which its memory may span to be copied whole: queries of a joint product
+)
 LIBRARY_PACKAGES = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
 DEEPEST, MOST_OBJECTS = 4, 1024  # attributes are put back to this depth, and of so many objects
 
@@ -77,12 +81,32 @@ def is_overwritten(tensor: Tensor) -> bool:
 
 
 def _twin(tensor: Tensor) -> Tensor:
-    """A leaf of the same values and strides; a subclass stays one."""
+    """A leaf of the same values, strides and alignment; a subclass stays one."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        made = tensor.detach().clone()
+        made = _copy_in_place_alike(tensor.detach())
     if tensor.requires_grad and not made.is_inference():
         made.requires_grad_()
     return made
+
+
+def _copy_in_place_alike(tensor: Tensor) -> Tensor:
+    """A copy that lies as the tensor does, gaps and repeats too (``ids[:, :-1]``, ``x.expand(...)``): compiled code is
+    for the strides that it was compiled with, and for others all of it is compiled again. Contiguous if the memory
+    between the first and the last element is many times its own."""
+    made = tensor.clone()
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel():
+        return made
+    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type not in ("cpu", "cuda"):
+        return made
+    aside = tensor.data_ptr() % ALIGNMENT // tensor.itemsize
+    if made.stride() == tensor.stride() and not aside:
+        return made
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if extent > MOST_APART * tensor.numel():
+        return made
+    memory = tensor.new_empty(aside + extent)
+    memory[aside:].copy_(tensor.as_strided((extent,), (1,)))
+    return tensor.new_empty(0).set_(memory.untyped_storage(), aside, tensor.shape, tensor.stride())
 
 
 def _wide(tensor: Tensor) -> Tensor:
