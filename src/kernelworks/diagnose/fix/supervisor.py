@@ -27,7 +27,7 @@ from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
-from kernelworks.diagnose.fix.time_limits import FREE_RUNS, SPARE_S
+from kernelworks.diagnose.fix.time_limits import ENDING_S, FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
 from kernelworks.diagnose.record import with_fix
@@ -295,11 +295,8 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
             elif kind == "observed":
                 progress.note_observed(build_record(Diagnosis, message["diagnosis"]), request.fix_s)
                 if progress.state is None:
-                    say(
-                        Notice(
-                            LASTS.format(progress.observed_at - progress.begun, request.fix_s, progress.seconds_left)
-                        )
-                    )
+                    took_s, ends_s = progress.observed_at - progress.begun, progress.seconds_left + ENDING_S
+                    say(Notice(LASTS.format(took_s, request.fix_s, ends_s)))
             elif kind == "begin":
                 progress.state, progress.trial_at_s = message["state"], round(progress.searched_s(), 2)
                 limit.begin(Silence(**message["silence"]))

@@ -5,9 +5,19 @@ from __future__ import annotations
 from kernelworks.diagnose.fix.alternate import LEAST_RUNS
 from kernelworks.diagnose.optimization import Scene
 
-__all__ = ["FREE_RUNS", "PART", "SPARE_S", "TRIAL_RUNS", "part_s", "seconds_to_end", "time_is_left", "verification_s"]
+__all__ = [
+    "ENDING_S",
+    "FREE_RUNS",
+    "PART",
+    "SPARE_S",
+    "TRIAL_RUNS",
+    "part_s",
+    "seconds_to_end",
+    "time_is_left",
+    "verification_s",
+]
 
-SPARE_S = 30.0  # beyond the budget, in which a fix has ended
+SPARE_S, ENDING_S = 29.0, 1.0  # beyond the budget, for the search; and for ending a worker and telling what it found
 FREE_RUNS = 3  # of the program, beyond the budget
 TRIAL_RUNS = LEAST_RUNS + 3  # of the program, which verifying and measuring takes at the least
 PART = 0.0625  # of the budget, for one verification or one measurement
