@@ -15,6 +15,7 @@ out of date.
 | ``compared`` | ``tutorial-before.json``, ``tutorial-after.json`` | what ``kernelworks compare`` prints of the two |
 | ``programs`` | ``programs-cpu.json`` | the suite on a CPU: eager, torch's best switch, the fix, predicted beside got |
 | ``programs_intel`` | ``programs-cpu-intel.json`` | the same on a CPU of another make |
+| ``programs_avx2`` | ``programs-cpu-avx2.json`` | the same on a CPU without AVX-512 |
 | ``gpu_programs`` | ``programs-cuda.json`` | the same on a GPU |
 | ``models`` | ``models.json`` | models before and after a swap |
 | ``ops`` | ``ops-2-threads.json`` | one line an op: the median speedup over its cases |
@@ -433,6 +434,7 @@ PICTURES: dict[str, Callable[[Path], str]] = {
 PARTS: dict[str, Callable[[Path, Hashes], str]] = {
      "programs": _of_the_suite("programs-cpu.json", *ON_CPU),
     "programs_intel": _of_the_suite("programs-cpu-intel.json", *ON_CPU),
+    "programs_avx2": _of_the_suite("programs-cpu-avx2.json", *ON_CPU),
     "gpu_programs": _of_the_suite("programs-cuda.json", "reduce-overhead", *ON_CPU), "models": _models, "ops": _ops,
     "cases": _cases, "gpu_ops": _gpu_ops, "gpu_models": _gpu_models, "gpu_cases": _gpu_cases, "gpu_times": _gpu_times,
     "ladders": _ladders, "exercises": _exercises, "results": _results,
