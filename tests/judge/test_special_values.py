@@ -90,9 +90,9 @@ def test_what_was_written_at_an_address_is_found(count: int, dtype: type) -> Non
     out, given = rest[1], numpy.arange(1, count + 1, dtype=dtype)
     addresses = [out.ctypes.data, given.ctypes.data]
     windows = windows_at(addresses, [])
-    assert len(windows) == 2 and all(one.written() is None for one in windows)
+    assert len(windows) == 2 and all(one.written_numbers() is None for one in windows)
     ctypes.memmove(out.ctypes.data, given.ctypes.data, out.nbytes)
-    written = [found for one in windows if (found := one.written()) is not None]
+    written = [found for one in windows if (found := one.written_numbers()) is not None]
     assert len(written) == 1 and written[0].numel() * written[0].element_size() >= out.nbytes - 64
     assert any(one.begins_with(written[0]) for one in windows)
     out[:] = given[::-1]

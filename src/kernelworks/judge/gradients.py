@@ -14,7 +14,7 @@ __all__ = ["ask_gradients"]
 
 MORE_CALLS, MORE_S = (6, 40), 0.5  # of the same cases, drawn between these, and what they may take
 WITH_GRAPH = 2  # cases whose answers are made with a graph
-ALONE = "an answer that has a graph"
+GRAPH_CALL = "an answer that has a graph"
 
 
 def ask_gradients(bench: Bench, variant: VariantProcess, tried: TrialResult) -> None:
@@ -32,7 +32,7 @@ def ask_gradients(bench: Bench, variant: VariantProcess, tried: TrialResult) -> 
         if answer.raised:
             tried.remarks.append(Charge("no gradients", answer.raised))
             return
-        tried.take(answer, ALONE)
+        tried.take(answer, GRAPH_CALL)
     more = bench.draw.randint(*MORE_CALLS)
     until = time.monotonic() + MORE_S
     for number, case in enumerate([*some, *(bench.draw.choice(some) for _ in range(more))]):

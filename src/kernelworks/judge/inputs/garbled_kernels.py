@@ -94,7 +94,7 @@ class KernelGarbler:
         written = [now for was, now in zip(before, given, strict=True) if not _same(was, now)]
         known = {id(t) for t in given}
         written += [tensor for tensor in _tensors(result) if id(tensor) not in known]
-        written += [now for window in windows if (now := window.written()) is not None]
+        written += [now for window in windows if (now := window.written_numbers()) is not None]
         if self.garbling:
             for tensor in written:
                 _garble(tensor)

@@ -54,7 +54,7 @@ class Window:
     now: Tensor  # of bytes
     before: Tensor
 
-    def written(self) -> Tensor | None:
+    def written_numbers(self) -> Tensor | None:
         """What is another than before, from the address on, as numbers of the kind that its bits look like; None where
         nothing is."""
         changed = (self.now.view(torch.int32) != self.before.view(torch.int32)).nonzero().view(-1)

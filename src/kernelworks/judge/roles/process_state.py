@@ -81,7 +81,7 @@ def _event_loops() -> str:
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 LIMITS = 16  # of the kernel's, the last of which is that of real time
 FIRST_NODES = dict(torch.utils._pytree.SUPPORTED_NODES)
-COPIED = ("builtins", "torch")  # whose types are copied in their own way: libraries say that of their own
+COPIED_LIBRARIES = ("builtins", "torch")  # whose types are copied in their own way: libraries say that of their own
 FIRST_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
@@ -136,7 +136,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "how objects are copied": lambda: sorted(
         f"{kind.__qualname__} {id(how)}"
         for kind, how in copyreg.dispatch_table.items()
-        if kind.__module__.split(".")[0] in COPIED
+        if kind.__module__.split(".")[0] in COPIED_LIBRARIES
     ),
     "policy of event loops": lambda: _event_loops(),
     "gradients' anomalies": torch.is_anomaly_enabled,
