@@ -69,7 +69,7 @@ def _like(tensor: Tensor, values: Tensor) -> Tensor:
     memory as the tensor does, gaps and repeats too: what was compiled for the tensor is what is asked."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         if values.shape == tensor.shape:
-            made = duplicate(tensor.detach())
+            made: Tensor = duplicate(tensor.detach())
         else:
             made = tensor.detach()[tuple(slice(0, size) for size in values.shape)].clone()
         values = values.to(made.device, made.dtype)
