@@ -309,6 +309,12 @@ def planned(program: str, share: float, **more: object) -> dict[str, object]:
     return {**ran(program, "plan", share), "apply_s": 2.5, **more}
 
 
+def test_the_budgets_of_fixes_are_said() -> None:
+    fixes = [{**fixed("a", 0.1, 0.1), "budget_s": 90.0}, {**fixed("b", 0.1, 0.1), "budget_s": 60.0}]
+    assert "each fix had a budget of 60 to 90 s" in report.summary(fixes)
+    assert "each fix had a budget of 90 s" in report.summary(fixes[:1]) and "budget" not in report.summary(ROWS)
+
+
 def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
     rows = [
         planned("a", 0.52, then=0.5), planned("b", 0.54, then=0.5, apply_s=4.0),

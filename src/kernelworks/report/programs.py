@@ -161,11 +161,21 @@ def summary(rows: Sequence[Row]) -> str:
     said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
     held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
     said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
+    said += _budgets([p.modes[FIX] for p in found if FIX in p.modes])
     said += _again([p.modes[PLAN] for p in found if PLAN in p.modes])
     wide = sum(map(is_rough, rows))
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
     text = "; ".join(said) or "nothing is measured yet"
     return text[0].upper() + text[1:]
+
+
+def _budgets(fixes: Sequence[Row]) -> list[str]:
+    """The seconds that each fix had, where they are on record."""
+    budgets = sorted(row["budget_s"] for row in fixes if row.get("budget_s"))
+    if not budgets:
+        return []
+    least, most = f"{budgets[0]:.0f}", f"{budgets[-1]:.0f}"
+    return [f"each fix had a budget of {least if least == most else f'{least} to {most}'} s"]
 
 
 def _beside(found: Sequence[_Program]) -> bool:
