@@ -69,7 +69,7 @@ QUICKEST = (
 Files = Mapping[str, Any]
 KEPT = (
     "before_s", "after_s", "gain_s", "predicted_gain_s", "noise_s", "rounds", "refused", "ambiguous", "rough", "agrees",
-    "error_before", "error_after", "against", "notes", "code", "plan",
+    "error_before", "error_after", "against", "notes", "code", "plan", "budget_s",
 )  # fmt: skip
 TRIED = ("optimization", "place", "outcome", "why", "predicted_gain_s", "gain_s", "cost_s")
 

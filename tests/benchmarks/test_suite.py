@@ -100,6 +100,16 @@ def test_turns_that_others_disturbed_are_left_out(variant: ModuleType, monkeypat
     assert found["loud"] and found["rounds"] == variant.LEAST_ROUNDS
 
 
+def test_a_run_before_the_clock_has_ended_when_it_starts(variant: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU goes on by itself: what is waited for is counted."""
+    seen: list[str] = []
+    monkeypatch.setattr(variant.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(variant.torch.cuda, "synchronize", lambda: seen.append("waited"))
+    monkeypatch.setattr(variant, "MEASURING_S", 0.0)
+    variant.measured(lambda: seen.append("ran"), contextlib.nullcontext, warming_up=True)
+    assert seen[::2] == ["ran"] * (len(seen) // 2) and seen[1::2] == ["waited"] * (len(seen) // 2)
+
+
 def test_a_run_that_compiles_again_is_waited_for(variant: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     left, took = [0.05, 0.03, 0.002, 0.002, 0.002], list[float]()
 
@@ -299,6 +309,12 @@ def planned(program: str, share: float, **more: object) -> dict[str, object]:
     return {**ran(program, "plan", share), "apply_s": 2.5, **more}
 
 
+def test_the_budgets_of_fixes_are_said() -> None:
+    fixes = [{**fixed("a", 0.1, 0.1), "budget_s": 90.0}, {**fixed("b", 0.1, 0.1), "budget_s": 60.0}]
+    assert "each fix had a budget of 60 to 90 s" in report.summary(fixes)
+    assert "each fix had a budget of 90 s" in report.summary(fixes[:1]) and "budget" not in report.summary(ROWS)
+
+
 def test_plans_of_other_processes_are_held_against_their_fixes() -> None:
     rows = [
         planned("a", 0.52, then=0.5), planned("b", 0.54, then=0.5, apply_s=4.0),
@@ -320,6 +336,20 @@ def test_a_plan_is_held_against_torchs_switches_of_its_own_process() -> None:
     assert lines[4].endswith("| **2.00x** |  | 10.0 ms, 100 ms |"), "no switch had turns with it"
     assert "its plan over that in one process: geometric mean 1.10x, least 1.00x, of 2" in lines[-2]
     assert "default 1.11x, max-autotune-no-cudagraphs 1.67x" in report.line(rows[-1])
+
+
+def test_a_reader_is_told_what_one_process_says_if_it_says_it_of_all() -> None:
+    """The fix's own process was slow before it: 5x there, 2x in turns with the switches."""
+    rows = [ran("a", "default", 0.4), fixed("a", 0.04, 0.1), ran("b", "default", 1.3), fixed("b", 0.2, 0.0)]
+    whole = [*rows, planned("a", 0.5, then=0.2, switches={"default": 0.45})]
+    assert "| a | 100 ms | 40.0 ms (default) | 20.0 ms | " in report.chart({"": rows}, {"": 2}, {})[2].replace(": ", "")
+    assert report.chart({"": whole}, {"": 2}, {})[-1].endswith(
+        "| 45.0 ms (default) | 50.0 ms | ███████ 0.900x as fast: slower |"
+    )
+    assert "0.949x as fast as that mode (geometric mean), 1 of them slower" in report.result(whole)
+    more = [*whole, ran("c", "default", 0.5), fixed("c", 0.1, 0.1)]  # whose plan was not measured beside switches
+    assert "2.00x as fast: slower" not in "".join(report.chart({"": more}, {"": 3}, {}))
+    assert "1.26x as fast as that mode" in report.result(more)  # (2 * 1 * 1) ** (1 / 3)
 
 
 def test_figures_of_a_busy_machine_are_marked() -> None:

@@ -113,6 +113,15 @@ def test_a_region_that_is_wrong_elsewhere_is_found(name: str, monkeypatch: pytes
     assert "tanh" in body and "sigmoid" not in body and "linear" not in body, body
 
 
+@pytest.mark.parametrize("laid", ["with a gap", "expanded"])
+def test_arguments_that_are_not_dense_need_no_compile_of_their_own(laid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no time for one: it would be seen on no other values."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 9)[:, :-1] if laid == "with a gap" else torch.randn(1, 8).expand(6, 8)
+    why, _, one = proved(Model().eval(), planted(WRONG["large values"]), monkeypatch, x, cost_s=1e9)
+    assert why.startswith("what is compiled is wrong on"), (why, one.agreement)
+
+
 def test_a_region_that_is_right_is_kept_and_says_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = Model().eval()

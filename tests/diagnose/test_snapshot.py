@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from kernelworks.diagnose.snapshot import ALIGNMENT, duplicate, to_float64
+from kernelworks.diagnose.snapshot import ALIGNMENT, State, duplicate, to_float64
 
 IDS = torch.arange(4 * 129).reshape(4, 129)
 LAID: dict[str, Callable[[], Tensor]] = {
@@ -75,3 +75,17 @@ def test_what_is_compiled_is_not_compiled_again_for_a_copy() -> None:
     compiled(IDS[:, :-1], IDS[:, 1:])
     compiled(*duplicate((IDS[:, :-1], IDS[:, 1:])))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_a_module_keeps_expanded_is_put_back(inference: bool) -> None:
+    """Torch writes into no expanded tensor, and one made in inference mode counts no versions: it is always written."""
+    module = nn.Module()
+    with torch.inference_mode(inference):
+        module.kept = torch.arange(8.0).cos().expand(3, 2, 8)  # type: ignore[assignment]
+        state = State(module)
+        module.kept[0, 0].zero_()  # type: ignore[operator,index]
+    state.restore()
+    state.restore()
+    assert torch.equal(module.kept, torch.arange(8.0).cos().expand(3, 2, 8))  # type: ignore[arg-type]
+    assert module.kept.stride() == (0, 0, 1)  # type: ignore[operator,union-attr]

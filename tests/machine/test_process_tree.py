@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,10 +18,12 @@ from kernelworks.machine.process_tree import ProcessTree, group_members, kill_pr
 NEVER_S = 60.0  # what does not happen in this time does not happen
 
 
-@pytest.fixture
-def compiler(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+@pytest.fixture(params=["g++", "g++-12"])
+def compiler(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """One that waits for more of its source, and has a temporary file by then."""
-    command = ["g++", "-x", "c++", "-c", "-", "-o", str(tmp_path / "made.o")]
+    named = tmp_path / request.param
+    named.symlink_to(shutil.which("g++") or "g++")
+    command = [str(named), "-x", "c++", "-c", "-", "-o", str(tmp_path / "made.o")]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with subprocess.Popen(

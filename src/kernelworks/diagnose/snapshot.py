@@ -38,6 +38,7 @@ __all__ = [
     "keeps",
     "map_tensors",
     "moved_parameters",
+    "put_values",
     "to_float64",
     "wide",
 ]
@@ -248,7 +249,7 @@ class State:
                     saved.tensor.data = saved.data
                 written = saved.version < 0 or version_of(saved.tensor) != saved.version
                 if saved.copy is not None and (written or not _unwritten(saved)):
-                    saved.tensor.copy_(saved.copy)
+                    put_values(saved.tensor, saved.copy)
                     saved.version = version_of(saved.tensor)
         for generator, state in self._generators:
             set_generator_state(generator, state)
@@ -276,6 +277,14 @@ class State:
     def tensors(self) -> list[Tensor]:
         """The tensors that are no parameters: what a run may have changed."""
         return [s.tensor for s in self._tensors.values() if not isinstance(s.tensor, nn.Parameter)]
+
+
+def put_values(tensor: Tensor, values: Tensor) -> None:
+    """Writes into a tensor in place; of an expanded one each element once, since torch writes into no other."""
+    for dim, step in enumerate(tensor.stride() if tensor.layout is torch.strided else ()):
+        if not step and tensor.shape[dim] > 1:
+            tensor, values = tensor.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+    tensor.copy_(values)
 
 
 def as_made(tensor: Tensor) -> contextlib.AbstractContextManager[None]:

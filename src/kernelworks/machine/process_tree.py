@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ POLL_S = 0.002
 CLEANS_UP_S = 0.3  # for a compiler's driver to remove its temporary files: it takes a millisecond if it has a core
 # Names of drivers, as the kernel cuts them: what compiles for them (cc1plus, as, ld) has no files of its own.
 DRIVERS = ("g++", "gcc", "c++", "cc", "clang", "clang++", "collect2", "x86_64-linux-gn", "aarch64-linux-g")
+VERSION = re.compile(r"-[\d.]+$")  # behind the name of one that CXX names: g++-12
 ENDED_STATES = frozenset("ZX")
 STILL_STATES = ENDED_STATES | frozenset("Tt")  # states of a process that does nothing
 
@@ -93,13 +95,17 @@ def kill_processes(members: Callable[[], Iterable[int]], most_s: float = 2.0) ->
         left = {pid: state for pid in members() if (state := process_state(pid)) and state.state not in ENDED_STATES}
         if not left:
             return
-        drivers = [pid for pid, state in left.items() if spent < CLEANS_UP_S and state.name in DRIVERS]
+        drivers = [pid for pid, state in left.items() if spent < CLEANS_UP_S and _is_driver(state.name)]
         for pid in left.keys() - drivers:
             _signal(pid, signal.SIGKILL)
         for pid in drivers:
             _signal(pid, signal.SIGTERM)
             _signal(pid, signal.SIGCONT)
         time.sleep(POLL_S)
+
+
+def _is_driver(name: str) -> bool:
+    return VERSION.sub("", name) in DRIVERS
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

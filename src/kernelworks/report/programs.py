@@ -7,14 +7,15 @@ what is compared are those. Torch's best switch for a program is the least share
 them.
 
 Eager times of two processes have been a third apart, and such shares compare the processes besides. So under ``plan``
-torch's switches have turns in the same process, and ``switches`` are their shares there.
+torch's switches have turns in the same process, and ``switches`` are their shares there. Where a record has those of
+all its programs, they are what a reader of its chart is told.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelworks.records import history
 from kernelworks.report import quantity
@@ -160,11 +161,21 @@ def summary(rows: Sequence[Row]) -> str:
     said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
     held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
     said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
+    said += _budgets([p.modes[FIX] for p in found if FIX in p.modes])
     said += _again([p.modes[PLAN] for p in found if PLAN in p.modes])
     wide = sum(map(is_rough, rows))
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
     text = "; ".join(said) or "nothing is measured yet"
     return text[0].upper() + text[1:]
+
+
+def _budgets(fixes: Sequence[Row]) -> list[str]:
+    """The seconds that each fix had, where they are on record."""
+    budgets = sorted(row["budget_s"] for row in fixes if row.get("budget_s"))
+    if not budgets:
+        return []
+    least, most = f"{budgets[0]:.0f}", f"{budgets[-1]:.0f}"
+    return [f"each fix had a budget of {least if least == most else f'{least} to {most}'} s"]
 
 
 def _beside(found: Sequence[_Program]) -> bool:
@@ -249,6 +260,33 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
     return [*lines, "", " ".join([*said, *_missing(found, programs, modes)]), ""]
 
 
+class _Compared(NamedTuple):
+    """What a program comes to for a reader: shares of its eager time, and the fix's speedup over torch's best mode."""
+
+    program: _Program
+    mode: str
+    least: float
+    fix: float
+    over: float
+
+
+def _compared(rows: Sequence[Row]) -> list[_Compared]:
+    """Those that have both. Shares are those of one process if a plan was measured so for every program: what the host
+    of a GPU does meanwhile has moved eager times of two processes apart by two thirds."""
+    found = [p for p in _programs(rows) if p.over and p.fix]
+    in_one = all(p.together for p in found)
+    made = []
+    for p in found:
+        plan = p.modes.get(PLAN)
+        if in_one and plan is not None and p.together:
+            switches = {"eager": 1.0, **plan["switches"]}
+            mode = min(switches, key=lambda mode: switches[mode])
+            made.append(_Compared(p, mode, switches[mode], float(plan["share"]), p.together))
+        else:
+            made.append(_Compared(p, p.best, p.least, p.fix or 1.0, p.over or 1.0))
+    return made
+
+
 BAR_CELLS = 8  # of a bar of the chart that stands for 1x: the time of torch's best switch
 
 
@@ -262,18 +300,17 @@ def chart(suites: Mapping[str, Sequence[Row]], counts: Mapping[str, int], descri
         "|---|---:|---:|---:|---|",
     ]
     for name, rows in suites.items():
-        ranked = sorted((p for p in _programs(rows) if p.over), key=lambda p: p.over or 0.0, reverse=True)
-        for p in _spread_over(ranked, counts[name]):
-            assert p.over is not None
-            bar = "█" * max(1, round(BAR_CELLS * p.over))
+        ranked = sorted(_compared(rows), key=lambda each: each.over, reverse=True)
+        for p, mode, least, fix, over in _spread_over(ranked, counts[name]):
+            bar = "█" * max(1, round(BAR_CELLS * over))
             what = descriptions.get(p.name, p.name)
-            switch = "none is faster" if p.best == "eager" else f"{p.at(p.least)} ({p.best})"
-            verdict = f"{quantity.ratio(p.over)} {'as fast' if p.over >= 1 else 'as fast: slower'}"
-            lines.append(f"| {name}: {what} | {p.at(1.0)} | {switch} | {p.at(p.fix or 1.0)} | {bar} {verdict} |")
+            switch = "none is faster" if mode == "eager" else f"{p.at(least)} ({mode})"
+            verdict = f"{quantity.ratio(over)} {'as fast' if over >= 1 else 'as fast: slower'}"
+            lines.append(f"| {name}: {what} | {p.at(1.0)} | {switch} | {p.at(fix)} | {bar} {verdict} |")
     return lines
 
 
-def _spread_over(ranked: Sequence[_Program], count: int) -> list[_Program]:
+def _spread_over(ranked: Sequence[_Compared], count: int) -> list[_Compared]:
     """The first, the last, and what lies at even distances between them."""
     last = len(ranked) - 1
     places = [round(last * i / (count - 1)) for i in range(count)] if count > 1 else [0]
@@ -284,7 +321,7 @@ def result(rows: Sequence[Row]) -> str:
     """What a record comes to, for a reader of the chart: the geometric mean, how many programs lose, how many
     predictions held."""
     found = _programs(rows)
-    over = [p.over for p in found if p.over]
+    over = [each.over for each in _compared(rows)]
     if not over:
         return "nothing is measured yet"
     slower = sum(ratio < 1 for ratio in over)

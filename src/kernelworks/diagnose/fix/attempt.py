@@ -36,6 +36,7 @@ class Try:
     told: float | None = None
     applied: bool = False
     remaining: float = 1.0  # the share of the original's time that was left once it was applied
+    displaced: float = 1.0  # the share that what it was measured in the place of had left of the time without that
     rejected: bool = False  # it was put in place, and failed, was not verified, or saved nothing significant
     allotted_s: float = 0.0  # seconds that a prediction had which did not end
     needs_s: float = 0.0  # the budget that would do, if the budget was too small for it
@@ -72,6 +73,11 @@ class Try:
         """The share that it saved when it was measured."""
         before, after = self.pairs
         return 1 - statistics.median(after) / statistics.median(before) if before else 0.0
+
+    @property
+    def saved_in_all(self) -> float:
+        """The share that it saves of a program without it and without what it was measured in the place of."""
+        return 1 - (1 - self.saved_share) * self.displaced
 
     def record(self, wall: float) -> TriedOptimization:
         before, after = self.pairs

@@ -35,7 +35,7 @@ def calibrate(search: Search, one: Try, changed: CombinedChange, rest: Sequence[
         return
     search.step(f"calibrating its prediction: {one.candidate.optimization}, {one.candidate.says}")
     turns = search.in_turns(search.scene.in_place(), changed, rounds=CALIBRATION_ROUNDS).samples
-    one.promise = calibrated_promise(one.promise, turns, [o.saved_share for o in search.kept if o not in rest])
+    one.promise = calibrated_promise(one.promise, turns, [o.saved_in_all for o in search.kept if o not in rest])
 
 
 def holds_here(one: Try, outcomes: Sequence[Outcome]) -> bool:

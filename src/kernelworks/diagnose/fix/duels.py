@@ -41,7 +41,7 @@ def _said_to_save(rival: Try) -> float:
     that out (its promise is unknown then); what it saved as it was measured, if nothing was predicted."""
     if rival.saves is not None:
         return rival.saves
-    return rival.saved_share if rival.predicted is None else rival.predicted
+    return rival.saved_in_all if rival.predicted is None else rival.predicted
 
 
 def is_awaited(one: Try, tried: Sequence[Try]) -> bool:

@@ -95,7 +95,7 @@ def device_fault() -> str:
 
 # ---------------------------------------------------------------- tries as plain values
 
-PLAIN_FIELDS = ("why", "predicted", "told", "applied", "rejected", "allotted_s", "needs_s", "remaining")
+PLAIN_FIELDS = ("why", "predicted", "told", "applied", "rejected", "allotted_s", "needs_s", "remaining", "displaced")
 
 
 def as_state(search: Search, running: Try | None = None) -> State:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -327,7 +328,7 @@ class Search:
             return 0.0
         left = 1 - one.saves
         for other in self._rivals(one):
-            left /= max(1e-3, 1 - other.saved_share)
+            left /= max(1e-3, 1 - other.saved_in_all)
         return 1 - left
 
     def _considered(self, one: Try) -> list[Try]:
@@ -365,7 +366,7 @@ class Search:
         self.step(f"benchmarking in turns: {one.candidate.says}, and {rival.candidate.says} in its place")
         left = 1 - duel(self.scene, one, rivals, self.tries_beside(one))
         for other in rivals:
-            left *= 1 - other.saved_share
+            left *= 1 - other.saved_in_all
         one.predicted = 1 - left
         one.promise = dataclasses.replace(
             one.promise, saves=1 - left, how=f"benchmarked in turns with {rival.candidate.says}"
@@ -422,6 +423,7 @@ class Search:
             return
         self.step(f"measuring: {candidate.optimization}, {candidate.says}")
         one.told = self._left(one) if one.saves is not None else None
+        one.displaced = math.prod(1 - other.saved_in_all for other in rivals)
         one.found = found = self.in_turns(scene.in_place(), together)
         before, _ = one.pairs
         unclear = LEAST_NOISE * statistics.median(before) < abs(gain_of(one.turns)) <= noise_between(one.turns)

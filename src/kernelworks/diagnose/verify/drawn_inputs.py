@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kernelworks.contract.leaves import leaves
 from kernelworks.diagnose.sites.modules import Sample
-from kernelworks.diagnose.snapshot import map_tensors
+from kernelworks.diagnose.snapshot import duplicate, map_tensors, put_values
 
 __all__ = ["ZEROS", "drawn_samples", "shorter_samples"]
 
@@ -65,11 +65,15 @@ def shorter_samples(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:
-    """Those values in the tensor's dtype, place and strides, infinities and NaN where it has them."""
+    """Those values in the tensor's dtype and place, infinities and NaN where it has them. Of the same size it lies in
+    memory as the tensor does, gaps and repeats too: what was compiled for the tensor is what is asked."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        made = tensor.detach()[tuple(slice(0, size) for size in values.shape)].clone()
+        if values.shape == tensor.shape:
+            made: Tensor = duplicate(tensor.detach())
+        else:
+            made = tensor.detach()[tuple(slice(0, size) for size in values.shape)].clone()
         values = values.to(made.device, made.dtype)
-        made.copy_(torch.where(made.isfinite(), values, made) if made.is_floating_point() else values)
+        put_values(made, torch.where(made.isfinite(), values, made) if made.is_floating_point() else values)
     if tensor.requires_grad and not made.is_inference():
         made.requires_grad_()
     return made
