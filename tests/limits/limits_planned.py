@@ -86,14 +86,14 @@ def on_a_gpu() -> str:
     from transformers import masking_utils
 
     from kernelworks.build import digest
-    from kernelworks.nn import attention
+    from kernelworks.nn import attention_masks
 
     with mock.patch.object(digest, "readable", lambda tensors: False):
-        mask: Any = attention.mask_function(
+        mask: Any = attention_masks.mask_function(
             1, 8, 8, 0, 0, masking_utils.causal_mask_function, allow_is_causal_skip=False
         )  # fmt: skip
         mask.data.zero_()
-        return "taken for causal" if attention._pattern(mask) is not None else ""
+        return "taken for causal" if attention_masks.pattern_of(mask) is not None else ""
 
 
 PLANS = [

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelworks.build.digest import fingerprint
 from kernelworks.nn import functional
+from kernelworks.nn.attention_masks import mask_function, pattern_of
 from kernelworks.nn.eager_attention import run_eager_attention, same_on_eager, shows_weights
 from kernelworks.nn.originals import TORCH_FUNCTIONS, is_from_package
 from kernelworks.ops.attention.attention import OP as ATTENTION
@@ -80,7 +80,7 @@ def attention_forward(
     if (
         before is run_eager_attention
     ):  # which gives a query that sees no key the mean of all values, and ours 0: padding is its own
-        pattern = _pattern(attention_mask) if attention_mask is not None else None
+        pattern = pattern_of(attention_mask) if attention_mask is not None else None
         padded = attention_mask is not None and pattern is None
         special = special or padded or shows_weights(module, kwargs)
     theirs = F.scaled_dot_product_attention is not TORCH_FUNCTIONS["scaled_dot_product_attention"]
@@ -92,7 +92,7 @@ def attention_forward(
         return before(module, query, key, value, attention_mask, dropout, scaling, is_causal, kwargs)
     causal, window, given = None, None, attention_mask
     if attention_mask is not None:
-        pattern = pattern or _pattern(attention_mask)
+        pattern = pattern or pattern_of(attention_mask)
         if pattern is not None:
             attention_mask, causal, window = None, "bottom_right", pattern.window
     elif query.shape[2] > 1 and looks_back:
@@ -134,76 +134,6 @@ def attend_all_keys(
     """As transformers calls torch for one query: any heads that share keys are torch's to pair up."""
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped)
-
-
-# ---------------------------------------------------------------- masks
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What a whole mask says: each query sees the keys up to its own, at most ``window`` of them."""
-
-    window: int | None
-    seen: Any  # of the mask when this was written; a mask changed since says something else
-    storage: Any  # its memory, which is given to nobody else meanwhile
-
-
-def mask_function(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: Any = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    allow_is_causal_skip: bool = True,
-    **kwargs: Any,
-) -> Tensor | None:
-    """The mask that transformers makes for ``sdpa``, with a note on it where it is causal and nothing else."""
-    from transformers.masking_utils import causal_mask_function, sdpa_mask
-
-    near = local_size is not None and kv_length >= local_size
-    if kwargs.get("allow_is_bidirectional_skip") and attention_mask is None and not near:
-        return None  # of keys that all are seen transformers 5.17 makes a mask in a graph that is captured or compiled
-    of = causal_mask_function if mask_function is None else mask_function
-    mask: Any = sdpa_mask(
-        batch_size, q_length, kv_length, q_offset, kv_offset, of, attention_mask, local_size, allow_is_causal_skip,
-        **kwargs,
-    )  # fmt: skip
-    found: Tensor | None = mask
-    if mask is None or _is_compiling() or type(q_offset) is not int or q_offset + q_length != kv_offset + kv_length:
-        return found
-    window = local_size if _slides(of, local_size) else None
-    if (of is causal_mask_function or window) and _all_seen(attention_mask):
-        mask._kernelworks_pattern = Pattern(window, fingerprint(mask), mask.untyped_storage())
-    return found
-
-
-def _all_seen(attention_mask: Tensor | None) -> bool:
-    """Whether no token is padding. On a GPU that is not looked up: the host would wait for the answer."""
-    return attention_mask is None or (attention_mask.is_cpu and bool(attention_mask.all()))
-
-
-def _slides(function: Any, window: int | None) -> bool:
-    """Whether a mask function is transformers' causal sliding window of this size, and nothing else."""
-    from transformers.masking_utils import causal_mask_function
-
-    parts = inspect.getclosurevars(function).nonlocals.get("mask_functions") if window else None
-    if not isinstance(parts, tuple) or len(parts) != 2 or parts[1] is not causal_mask_function:
-        return False
-    overlay = parts[0]
-    return (
-        getattr(overlay, "__qualname__", "") == "sliding_window_overlay.<locals>.inner_mask"
-        and inspect.getclosurevars(overlay).nonlocals.get("sliding_window") == window
-    )
-
-
-def _pattern(mask: Tensor) -> Pattern | None:
-    if _is_compiling():
-        return None
-    found: Pattern | None = mask.__dict__.get("_kernelworks_pattern")
-    return found if found is not None and found.seen == fingerprint(mask) else None
 
 
 def register() -> None:
