@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -13,12 +15,15 @@ import torch
 from attacked import problem_in
 from torch import Tensor
 
+from kernelworks.judge.harness import Bench
+from kernelworks.judge.inputs.cases import Comparison
 from kernelworks.judge.inputs.places import places_of
 from kernelworks.judge.inputs.raw_addresses import addresses_in, windows_at
 from kernelworks.judge.inputs.special_values import SPECIAL_DRAWS, special_inputs
 from kernelworks.judge.process.ipc import Memory
 from kernelworks.judge.roles import oracle
 from kernelworks.judge.roles.device import Host
+from kernelworks.judge.roles.handle import Answer
 
 NONE = frozenset[int]()
 
@@ -73,6 +78,23 @@ def test_special_inputs_are_what_they_are_called() -> None:
         special_inputs([torch.arange(9)], [torch.arange(9)], "NaN", NONE, _generator())
     with pytest.raises(LookupError):
         special_inputs([x], [x.clone()], "equal elements", frozenset([0]), _generator())
+
+
+@pytest.mark.parametrize(("own", "answer", "kept"), [
+    (0.5, Answer(0.0, found=[Comparison()]), True), (2.0, Answer(0.0, found=[Comparison()]), False),
+    (0.5, Answer(0.0, found=[Comparison(math.inf, "1 of 2 elements")]), False), (0.5, Answer(0.0, raised="no"), False),
+])  # fmt: skip
+def test_a_case_that_the_reference_itself_does_not_pass_is_asked_of_nobody(
+    own: float, answer: Answer, kept: bool
+) -> None:
+    bench, closed = Bench.__new__(Bench), list[str]()
+    case: Any = SimpleNamespace(own=own, close=lambda: closed.append("case"))
+    made: Any = bench
+    made.special, made.problem = {}, SimpleNamespace(shapes=[None])
+    made.case = lambda shape, draw: case
+    made.baseline = lambda name: SimpleNamespace(call=lambda cases: answer)
+    assert bench.special_case("NaN") is (case if kept else None) is bench.special_case("NaN")
+    assert closed == ([] if kept else ["case"])
 
 
 def test_addresses_are_found_in_arguments() -> None:
