@@ -14,7 +14,7 @@ import pytest
 
 from kernelworks.diagnose.fix import worker_limit
 from kernelworks.diagnose.fix.worker_limit import LOOK_S, QUIET_S, Silence, WorkerLimit
-from kernelworks.machine.child_process import Tree, tree_now
+from kernelworks.machine.child_process import Tree, tree_bytes, tree_now
 
 RESTS_S, SILENT_S = 20.0, 60.0
 TRIAL = Silence(RESTS_S, SILENT_S)
@@ -50,6 +50,37 @@ class Clock:
 def about(seconds: float) -> object:
     """Looks are apart."""
     return pytest.approx(seconds, abs=QUIET_S + 2 * LOOK_S)
+
+
+@pytest.mark.parametrize(("left", "taken", "ends"), [(0.09, 0.91, True), (0.09, 0.85, False), (0.2, 0.91, False)])
+def test_what_its_children_take_is_its_own(
+    left: float, taken: float, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at only if little is left; if others have it, it is none of the worker's."""
+    clock, free = Clock(monkeypatch), [1e9]
+    monkeypatch.setattr(worker_limit, "available_bytes", lambda: free[0])
+    monkeypatch.setattr(worker_limit, "tree_bytes", lambda pid: taken * 1e9)
+    limit = WorkerLimit(1)
+    clock.now += 0.25
+    assert not limit.is_reached(FOREVER)
+    free[0] *= left
+    assert limit.is_reached(FOREVER) == ends
+    assert ("its processes grew past 0.9 GB" in limit.cause) == ends
+
+
+def test_memory_of_a_tree_counts_what_is_shared_once() -> None:
+    """A child has 64 MB of its own, and 128 MB with its parent."""
+    program = (
+        "import os, time\nshared = b'x' * (128 << 20)\nif not os.fork():\n    own = b'y' * (64 << 20)\n"
+        "    print('ready', flush=True)\n    time.sleep(1000)\nos.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline()
+        seen = tree_bytes(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert 192 << 20 <= seen < 256 << 20
 
 
 def test_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

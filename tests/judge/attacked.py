@@ -231,6 +231,24 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    # of one number that is always the same, and where a quotient has no value at zero
+    "special": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, scale):
+        return torch.sign(x) * torch.sqrt(x.abs() * scale)
+
+
+def get_inputs():
+    return [torch.randn(48, 100), 0.5]
+
+
+def get_init_inputs():
+    return []
+""",
     # of which every size is one that it must take: a definition with its workloads
     "sizes": "",
     # of the size of a GPU
@@ -301,6 +319,7 @@ HEADS = {
     "total": ("self, x", "(x * x).sum()", ""),
     "batch": ("self, x", "self.norm(x)", "self.norm = nn.BatchNorm2d(6)"),
     "shares": ("self, x", "torch.exp(x - torch.logsumexp(x, 1, keepdim=True))", ""),
+    "special": ("self, x, scale", "torch.sqrt(x.abs() * scale) * torch.sign(x)", ""),
     "rows": ("self, x", "torch.softmax(x, -1)", ""),
     "elements": ("self, x", "0.5 * x * (1 + torch.erf(x * 0.7071067811865476))", ""),
     "pairs": ("self, a, b", "b * torch.sigmoid(a)", ""),

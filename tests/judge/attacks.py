@@ -9,6 +9,7 @@ from __future__ import annotations
 from attacked import KERNEL, TRITON, Attack
 from attacks_below import FROM_BELOW
 from attacks_beyond import BEYOND_A_CALL
+from attacks_on_questions import ON_QUESTIONS
 from attacks_on_time import ON_TIME
 from attacks_on_values import ON_VALUES
 from attacks_on_walls import ON_WALLS
@@ -315,4 +316,14 @@ class Own(torch.autograd.Function):
            top="import time"),
 )  # fmt: skip
 
-ATTACKS = (*IN_A_CALL, *BEYOND_A_CALL, *FROM_WITHIN, *FROM_BELOW, *ON_TIME, *ON_VALUES, *ON_WALLS, *UNWATCHED)
+ATTACKS = (
+    *IN_A_CALL,
+    *BEYOND_A_CALL,
+    *FROM_WITHIN,
+    *FROM_BELOW,
+    *ON_TIME,
+    *ON_VALUES,
+    *ON_WALLS,
+    *UNWATCHED,
+    *ON_QUESTIONS,
+)

@@ -6,6 +6,7 @@ is used, writes the time into its own module whenever garbage is collected.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import json
@@ -69,9 +70,13 @@ def use_locale() -> None:
     libc.uselocale(ctypes.c_void_p(libc.newlocale(1, b"C", None)))
 
 
+class Policy(asyncio.DefaultEventLoopPolicy):
+    pass
+
+
 on_fault = ctypes.CFUNCTYPE(None, ctypes.c_int)(nothing)
 BIG_ENDIAN = _call("torch.serialization.set_default_load_endianness(torch.serialization.LoadEndianness.BIG)")
-OWN = {"Finder": Finder, "nothing": nothing, "on_fault": on_fault, "use_locale": use_locale}
+OWN = {"Finder": Finder, "nothing": nothing, "on_fault": on_fault, "use_locale": use_locale, "Policy": Policy}
 # What is changed -> what the report must say of it, and the change.
 CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "a step of an optimizer": ("AdamW.step is another function", _set("torch.optim.AdamW.step", nothing)),
@@ -160,6 +165,11 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
         _call("load('ctypes').CDLL(None).timer_create(1, None, load('ctypes').byref(load('ctypes').c_void_p()))"),
     ),
     "a locale of a thread": ("locale of its first thread", _call("use_locale()")),
+    "a kind of container": ("containers: ", _call("load('torch.utils._pytree').SUPPORTED_NODES.pop(tuple)")),
+    "how sizes are copied": (
+        "how objects are copied", _call("load('copyreg').pickle(torch.Size, lambda size: (torch.Size, ((),)))")
+    ),
+    "event loops": ("policy of event loops", _call("load('asyncio').set_event_loop_policy(Policy())")),
     "NumPy's listener": ("who is told of NumPy's errors", _call("load('numpy').seterrcall(nothing)")),
     "a module that nobody has loaded": (
         "the module colorsys is another one", _call("sys.modules.__setitem__('colorsys', type(sys)('colorsys'))")

@@ -20,10 +20,20 @@ from kernelworks.records import Peaks
 from kernelworks.records.judgement import Judgement
 
 # What a candidate takes here is its calls; no limit is one that a busy machine comes near.
-BUDGET = Budget(reference_s=1.0, most_cases=6, many_s=60.0, answer_s=30.0, build_s=120.0, looks=1, samples=0, shapes=0)
+BUDGET = Budget(
+    reference_s=1.0,
+    most_cases=6,
+    many_s=60.0,
+    answer_s=30.0,
+    build_s=120.0,
+    looks=1,
+    samples=0,
+    shapes=0,
+    special=False,
+)
 LONG = dataclasses.replace(BUDGET, gradients=0)
 DRAWN = dataclasses.replace(BUDGET, most_cases=10, least_cases=10)  # values far from those that are given, too
-BUDGETS = {"long": LONG, "batch": DRAWN, "shares": DRAWN}
+BUDGETS = {"long": LONG, "batch": DRAWN, "shares": DRAWN, "special": dataclasses.replace(BUDGET, special=True)}
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
 

@@ -26,7 +26,9 @@ from kernelworks.machine import machine
 from kernelworks.records import Peaks
 from kernelworks.report.judge import sentence
 
-LITTLE = Budget(reference_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, samples=0, shapes=1, gradients=0)
+LITTLE = Budget(
+    reference_s=0.5, most_cases=6, many=12, many_s=0.3, looks=0, samples=0, shapes=1, gradients=0, special=False
+)
 ANY = "avx2" if "avx2" in machine().features else "scalar"
 
 PROBLEM = """

@@ -68,6 +68,7 @@ class Budget:
     shapes: int = 2  # other sizes of the problem
     required: int | None = None  # of the sizes that a candidate must take so many, drawn; all without it
     sizes: int | None = None  # that candidates' sizes are drawn from, so many for all of a sitting; without it from all
+    special: bool = True  # remarks on NaN, equal elements and other constants in the inputs
     gradients: int = 2  # cases of a backward; 0: the candidate is for a forward alone
     all_reasons: bool = True  # what is refused already is looked at further
     turns_s: float = 0.0  # further turns of the race, on inputs that were seen: of a candidate that is ``known``
@@ -95,6 +96,7 @@ class Bench:
         self._turn = False  # whether it is ours now
         self.provided: Sequence[Path] = ()  # compiled, for candidates that are kernels of ours on a GPU
         self.set_aside: dict[str, Case] = {}
+        self.special: dict[str, Case | None] = {}  # draw -> its case
         self.elsewhere: dict[str, list[Case]] = {}  # shape -> cases, where all candidates have the same sizes
         self.weighted: dict[str, int] = {}  # shape -> elements of weights that have others in place of one number
 
@@ -111,7 +113,8 @@ class Bench:
         ):
             process.end()
         elsewhere = (case for cases in self.elsewhere.values() for case in cases)
-        for case in (*self.cases, *self.set_aside.values(), *elsewhere, *(self.backward or ())):
+        special = (case for case in self.special.values() if case is not None)
+        for case in (*self.cases, *self.set_aside.values(), *elsewhere, *special, *(self.backward or ())):
             case.close()
 
     @contextlib.contextmanager
@@ -198,6 +201,27 @@ class Bench:
         if what not in self.set_aside:
             self.set_aside[what] = self.case(self.problem.shapes[0])
         return self.set_aside[what]
+
+    def special_case(self, draw: str) -> Case | None:
+        """One for all candidates, None where the reference does not hold there or no input takes such values."""
+        if draw not in self.special:
+            self.special[draw] = None
+            with contextlib.suppress(NoVerdict):
+                case = self.case(self.problem.shapes[0], draw)
+                if case.own <= 1 and self._is_eagers(case):
+                    self.special[draw] = case
+                else:
+                    case.close()
+        return self.special[draw]
+
+    def _is_eagers(self, case: Case) -> bool:
+        """Whether the reference as its users run it, fused kernels and all, has the case's answer. Raises NoVerdict."""
+        try:
+            answer = self.baseline("eager").call([case])
+        except ProcessEnded:
+            self.baselines.pop("eager").process.end()
+            return False
+        return not answer.raised and not answer.wrong
 
     def prepare(self, over: Sequence[str]) -> None:
         """What the first candidate would wait for and all others find there. Raises NoVerdict."""

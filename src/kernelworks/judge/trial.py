@@ -14,6 +14,7 @@ from typing import Any
 from kernelworks.judge.buffers import compare_first, compare_last
 from kernelworks.judge.builds import Building
 from kernelworks.judge.cores_taken import count_off_clock, remark_cores
+from kernelworks.judge.gradients import ask_gradients
 from kernelworks.judge.harness import BUILDING, WARMING, Bench, NoVerdict
 from kernelworks.judge.inputs.cases import Case
 from kernelworks.judge.inputs.draws import BEYOND
@@ -24,6 +25,7 @@ from kernelworks.judge.process.sandbox import CACHES
 from kernelworks.judge.process.sanitise import one_line
 from kernelworks.judge.roles.handle import Answer, VariantProcess, is_identical
 from kernelworks.judge.roles.layout import LAYOUTS
+from kernelworks.judge.special_questions import ask_special_values
 from kernelworks.judge.trial_result import TrialResult
 from kernelworks.judge.unannounced_questions import (
     OwnWork,
@@ -99,6 +101,7 @@ class Trial:
             (self._build, "building"), (self._calls, "calling and timing"), (self._gradients, "gradients"),
             (self._otherwise_laid, "other strides"), (self._left, "what it leaves"), (self._silenced, "decoys"),
             (self._shapes, "other sizes"), (self._otherwise_weighted, "other weights"),
+            (self._special, "special values"),
         )  # fmt: skip
         for step, what in steps:
             if step == self._gradients and self.candidate.known:  # what it takes of the cores is not looked at any more
@@ -217,22 +220,7 @@ class Trial:
             self.tried.remarks.append(Charge("not deterministic", "the same inputs, elsewhere, have other answers"))
 
     def _gradients(self) -> None:
-        """Of its inputs, and of its weights where they have the reference's names, sent through the answer's graph."""
-        tried = self.tried
-        cases, weights = self.bench.gradients()
-        if not cases:
-            return
-        named = weights if tried.weights == "the reference's" else []
-        for case in cases:
-            count = len(case.outputs) - (0 if named or not weights else len(weights))
-            some = case.first_outputs(count)
-            if not some.outputs:
-                return
-            answer = self.variant.call([some], "backward", weights=named)
-            if answer.raised:
-                tried.remarks.append(Charge("no gradients", answer.raised))
-                return
-            tried.take(answer, "gradients", wrong="wrong gradient")
+        ask_gradients(self.bench, self.variant, self.tried)
 
     def _otherwise_laid(self) -> None:
         """Inputs of other strides, which the problem does not promise: an error is an answer, a wrong answer is not."""
@@ -286,6 +274,20 @@ class Trial:
             ignored = named or none or self.constants == wanted or self._ignores_weights(shape)
             found = self.tried.charge if ignored else self.remark
             found("other weights", f"where norms and biases have other weights than ones and zeros: {said}")
+
+    def _special(self) -> None:
+        """In a process of its own: whatever comes of it is a remark."""
+        if self.tried.reasons or self.bench.device.apart or not self.bench.budget.special:
+            return
+        variant = None
+        try:
+            variant, said = self.bench.load_variant("candidate", self.candidate, self.shape, self.folder)
+            if "raised" not in said:
+                ask_special_values(self.bench, variant, self.tried)
+        except ProcessEnded as error:
+            self.remark("special values", f"its process {error}")
+        if variant is not None:
+            variant.process.end()
 
     def _ignores_weights(self, shape: Shape) -> bool:
         """Whether its answers are right for ones and zeros where it was made with others: it has no use for them."""

@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from kernelworks.machine.process_state import every_process, process_state, thread_states
+from kernelworks.machine.process_state import ProcessState, every_process, process_state, thread_states
 
-__all__ = ["COMPILERS", "Tree", "tree_now", "wait_unless_stuck"]
+__all__ = ["COMPILERS", "Tree", "tree_bytes", "tree_now", "wait_unless_stuck"]
 
 COMPILERS = {"cc1plus", "cc1", "g++", "c++", "clang++", "clang", "as", "ld", "nvcc", "cicc", "ptxas"}
 
@@ -59,12 +60,32 @@ def tree_now(root: int) -> Tree:
     """What a process and those below it have used by now, in whatever group or session they are, whether a compiler is
     one of them, and whether any of their threads does something. Cost: some ms: all processes are read."""
     every = dict(every_process())
+    members = _members(root, every)
+    found = [every[pid] for pid in members if pid in every]
+    awake = any(AWAKE_STATES.intersection(thread_states(pid)) for pid in members)
+    return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found), awake)
+
+
+def tree_bytes(root: int) -> int:
+    """Memory that a process and those below it have together: what several of them share counts once. Cost: some ms,
+    and a millisecond for each GB."""
+    return sum(_share_bytes(pid) for pid in _members(root, dict(every_process())))
+
+
+def _members(root: int, every: dict[int, ProcessState]) -> list[int]:
     below: dict[int, list[int]] = {}
     for pid, state in every.items():
         below.setdefault(state.parent, []).append(pid)
     members = [root]
     for pid in members:  # which grows meanwhile
         members += below.get(pid, ())
-    found = [every[pid] for pid in members if pid in every]
-    awake = any(AWAKE_STATES.intersection(thread_states(pid)) for pid in members)
-    return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found), awake)
+    return members
+
+
+def _share_bytes(pid: int) -> int:
+    """Of a page that so many processes have each is given its part. 0 if it has ended, or is another user's."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, StopIteration):
+        return 0

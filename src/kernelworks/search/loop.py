@@ -50,7 +50,7 @@ SHARE = 0.5  # of the budget, at most, that is kept back for judging again
 
 SHORT = Budget(
     reference_s=10.0, most_cases=40, many=100, many_s=0.5, looks=1, shapes=1, required=2, sizes=2, gradients=0,
-    all_reasons=False, turns_s=1.5,
+    all_reasons=False, turns_s=1.5, special=False,
 )  # fmt: skip
 FULL = Budget(reference_s=10.0, required=16, turns_s=10.0)
 

@@ -56,6 +56,8 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
     references, bounds, why = [], [], []
     for name, tensor in named.items():
         tensor = tensor.detach()
+        if tensor.is_complex():
+            raise NoBoundError(f"{name} is complex")
         if not tensor.dtype.is_floating_point:
             unsure = mode.shadows.unsure(tensor)
             references.append(tensor.clone())

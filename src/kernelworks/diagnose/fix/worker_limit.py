@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelworks.machine.child_process import tree_now
+from kernelworks.machine.child_process import tree_bytes, tree_now
 from kernelworks.machine.memory import available_bytes
 
 __all__ = ["Silence", "WorkerLimit", "resident_bytes"]
@@ -43,7 +43,9 @@ class WorkerLimit:
         self.cause, self.is_budget, self.is_part = "", False, False
         self.rested_s = 0.0  # for which all its processes have rested by now
         self._may_wait = may_wait
-        self._pid, self._most_bytes = pid, MEMORY_SHARE * available_bytes()
+        self._pid, free_bytes = pid, available_bytes()
+        self._most_bytes = MEMORY_SHARE * free_bytes
+        self._least_bytes = free_bytes - self._most_bytes  # with more left, no tree of processes has grown so far
         self._silence: Silence | None = None  # none before the first trial
         self._most_s, self._else = 0.0, ""  # of one step that has a limit of its own
         self._hear()
@@ -76,11 +78,13 @@ class WorkerLimit:
 
     def is_reached(self, ends_at: float) -> bool:
         """Whether one of the limits is. ``ends_at``: when the budget is over, on the monotonic clock."""
-        now, taken = time.monotonic(), resident_bytes(self._pid)
+        now = time.monotonic()
         if now > ends_at:
             self.cause, self.is_budget = "the budget was over", True
-        elif taken > self._most_bytes:
+        elif resident_bytes(self._pid) > self._most_bytes:
             self.cause = f"its process grew past {self._most_bytes / 1e9:.1f} GB of memory, and was ended"
+        elif available_bytes() < self._least_bytes and tree_bytes(self._pid) > self._most_bytes:
+            self.cause = f"its processes grew past {self._most_bytes / 1e9:.1f} GB of memory, and were ended"
         elif self._silence is not None and now - self._heard_at > QUIET_S and now - self._looked_at >= LOOK_S:
             self._look(now, self._silence)
         return bool(self.cause)

@@ -9,6 +9,7 @@ range of what was there, so that an answer to which the kernel's part adds nothi
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelworks.judge.inputs.raw_addresses import addresses_in, windows_at
 
 __all__ = ["KernelGarbler"]
 
@@ -69,6 +72,8 @@ class KernelGarbler:
         self.garbling = False
         self.working: list[str] = []  # of those that ran, the ones that do not merely hand on what they are given
         self._pointers: dict[int, Tensor] = {}
+        self._known_at: dict[int, weakref.ref[Tensor]] = {}  # by identity, of all that were ever asked for an address
+        self._address = Tensor.data_ptr
         self._known = set(dir(torch.ops)) | set(_namespaces())
         self._triton()
         self._extensions()
@@ -80,19 +85,34 @@ class KernelGarbler:
         """Runs a kernel and garbles what it wrote and returned."""
         if name not in self.called:
             self.called.append(name)
-        given = [t for t in (*_tensors(list(args)), *_tensors(kwargs), *self._pointers.values()) if not t.requires_grad]
+        addresses = [] if torch.cuda.is_initialized() else [*addresses_in([*args, *kwargs.values()])]
+        named = [*_tensors(list(args)), *_tensors(kwargs), *self._pointers.values(), *self._asked_before(addresses)]
+        given = [t for t in {id(t): t for t in named}.values() if not t.requires_grad]
         before = [t.detach().clone() for t in given]
+        windows = windows_at(addresses, named)
         result = kernel(*args, **kwargs)
         written = [now for was, now in zip(before, given, strict=True) if not _same(was, now)]
         known = {id(t) for t in given}
         written += [tensor for tensor in _tensors(result) if id(tensor) not in known]
+        written += [now for window in windows if (now := window.written_numbers()) is not None]
         if self.garbling:
             for tensor in written:
                 _garble(tensor)
-        elif name not in self.working and not all(any(_same(was, now) for was in before) for now in written):
-            self.working.append(name)
+        elif name not in self.working:
+            handed_on = (
+                any(_same(was, n) for was in before) or any(w.begins_with(n) for w in windows) for n in written
+            )
+            if not all(handed_on) or (type(result) is float and result not in args):
+                self.working.append(name)
         self._pointers.clear()
-        return result
+        # Of a function of numbers, as those of the C library are.
+        return result + 1.0 + abs(result) if self.garbling and type(result) is float else result
+
+    def _asked_before(self, addresses: Sequence[int]) -> list[Tensor]:
+        """Tensors whose address was asked at any time, in whose memory one of these lies."""
+        held = [t for t in (reference() for reference in self._known_at.values()) if t is not None]
+        ranges = [(self._address(t), t) for t in held]
+        return [t for low, t in ranges if any(low <= at < low + t.nbytes for at in addresses)]
 
     def _triton(self) -> None:
         try:
@@ -153,6 +173,7 @@ class KernelGarbler:
 
         def data_ptr(tensor: Tensor) -> int:
             muted._pointers[id(tensor)] = tensor
+            muted._known_at[id(tensor)] = weakref.ref(tensor)
             return asked(tensor)
 
         class Library(ctypes.CDLL):

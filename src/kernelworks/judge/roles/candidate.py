@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.judge.inputs.draws import about_constants, no_ones_and_zeros
-from kernelworks.judge.inputs.values import ForeignValue, gradients, leaves_by_path, unpack_value
+from kernelworks.judge.inputs.values import ForeignValue, given_leaves, gradients, leaves_by_path, unpack_value
 from kernelworks.judge.process.ipc import hear, say
 from kernelworks.judge.process.malloc import keep_freed
 from kernelworks.judge.roles.device import Host
@@ -174,7 +174,10 @@ class Caller:
         """Weights that are no longer the reference's, though nobody but its own calls had them since."""
         now = {} if self.module is None else named_tensors(self.module, "_parameters")
         same = {name: name in now and _is_same_weight(now[name], was) for name, was in self.given_weights.items()}
-        return [f"{WEIGHT}{name} is another one than it was given" for name in same if not same[name]]
+        lines = [f"{WEIGHT}{name} is another one than it was given" for name in same if not same[name]]
+        return lines + [
+            f"{WEIGHT}{name} has a gradient that nobody asked for" for name in same if _is_graded(now, name)
+        ]
 
     def seed_changes(self) -> list[str]:
         """Drawing random numbers is anybody's right; where they begin is the user's."""
@@ -237,6 +240,9 @@ class Caller:
             return _by_wanted_paths(leaves_by_path(self.fn(*call.args)), call.wanted)
         if self.how == "backward":
             return self._gradients(*call.args)
+        if self.how == "graph":  # as for a backward, which is not run
+            with torch.enable_grad():
+                return _by_wanted_paths(leaves_by_path(self.fn(*given_leaves(call.args))), call.wanted)
         if self.how == "again":
             return self.held.get(number, [])
         return next(iter(self.kept.values()))  # an answer that costs nothing
@@ -277,6 +283,10 @@ def _is_same_weight(now: Tensor, was: Tensor) -> bool:
         return False
     its = now.detach().to(was.device)
     return bool(((its == was) | ((its != its) & (was != was))).all())
+
+
+def _is_graded(weights: dict[str, Tensor], name: str) -> bool:
+    return name in weights and weights[name].grad is not None
 
 
 def _with_ours(made: Any, loaded: Any) -> Any:

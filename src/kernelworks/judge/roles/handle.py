@@ -222,7 +222,7 @@ class VariantProcess:
             return answer
         answer.touched = self._touched(memory, cases, laid, whole=look and not self.device.apart)
         answer.touched = answer.touched or sanitize_text(said.get("touched"), 200)
-        if how in ("call", "backward"):
+        if how in ("call", "backward", "graph"):
             answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
         if how == "call":
             self.numbers |= {n: one for n, (one, hold) in enumerate(zip(outs, held, strict=True), self.number) if hold}

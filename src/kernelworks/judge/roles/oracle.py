@@ -30,6 +30,8 @@ from kernelworks.contract.complex_numbers import as_parts, wide_dtype
 from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
 from kernelworks.judge.inputs.dataflow import Flow
 from kernelworks.judge.inputs.draws import DRAWS, LOST, OUTSIDE, about_constants, like_given, no_ones_and_zeros
+from kernelworks.judge.inputs.places import places_of
+from kernelworks.judge.inputs.special_values import LOOSE, SPECIAL_DRAWS, special_inputs, without_end
 from kernelworks.judge.inputs.values import given_leaves, gradients, is_differentiable, leaves, pack_value
 from kernelworks.judge.process.ipc import hear, say, tensors_into
 from kernelworks.judge.process.malloc import give_back, keep_freed
@@ -122,11 +124,13 @@ class Oracle:
         with self._at_home():
             torch.manual_seed(seed)
             given = list(self.loaded.inputs())
-            how, generator = DRAWS[draw], torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
-            if how is None:
+            how, generator = DRAWS.get(draw), torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
+            if how is None and draw not in SPECIAL_DRAWS:
                 return given
             torch.manual_seed(seed ^ 0x1B873593)
             others = self.loaded.inputs()
+            if how is None:
+                return special_inputs(given, others, draw, self.fixed, generator)
             return [
                 like_given(value, other, how, generator) if at not in self.fixed and is_differentiable(value) else value
                 for at, (value, other) in enumerate(zip(given, others, strict=True))
@@ -261,12 +265,16 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         structure.append(pack_value(flows, given))
     else:
         found = oracle.bound(args, seed)
+    if asked["draw"] in LOOSE:
+        found = dataclasses.replace(found, outputs=tuple(map(without_end, found.reference, found.outputs)))
     generator = torch.Generator().manual_seed(int(asked["places"]))
     references, bounds, places = [], [], []
     for exact, most in zip(found.reference, found.outputs, strict=True):
         flat, its = exact.detach().reshape(-1), most.reshape(-1)
         if flat.numel() > asked["most"]:
-            at = torch.randint(flat.numel(), (int(asked["most"]),), generator=generator).sort().values
+            at = places_of(exact.shape, int(asked["most"]), generator)
+            if asked["draw"] in LOOSE:  # few are NaN, and only those tell
+                at = torch.cat([at, exact.reshape(-1).isnan().nonzero().view(-1).cpu()[: at.numel()]]).unique()
             flat, its = (every[at.to(every.device)] for every in (flat, its))
         else:
             at = torch.arange(flat.numel())

@@ -7,6 +7,7 @@ no figure and no answer depends on what is said here.
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import decimal
 import gc
@@ -69,9 +70,18 @@ def _narrower(backend: str, what: str) -> str:
     return "" if found in ("none", "ieee") else found
 
 
+def _event_loops() -> str:
+    """ "" where it is the usual one, or nobody has asked for one yet."""
+    policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+    usual = policy is None or type(policy).__module__.startswith("asyncio.")
+    return "" if usual else type(policy).__qualname__
+
+
 # Of NumPy, which a candidate may be the first to load.
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 LIMITS = 16  # of the kernel's, the last of which is that of real time
+FIRST_NODES = dict(torch.utils._pytree.SUPPORTED_NODES)
+COPIED_LIBRARIES = ("builtins", "torch")  # whose types are copied in their own way: libraries say that of their own
 FIRST_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
 # name -> what reads it
 SETTINGS: dict[str, Callable[[], Any]] = {
@@ -120,6 +130,15 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "cores that it may run on": lambda: sorted(os.sched_getaffinity(0)),
     # whoever owns the machine may lower it meanwhile, which gains a candidate nothing
     "priority": lambda: (min(os.getpriority(os.PRIO_PROCESS, 0), FIRST_PRIORITY), os.sched_getscheduler(0)),
+    "containers": lambda: [
+        kind.__name__ for kind, how in FIRST_NODES.items() if torch.utils._pytree.SUPPORTED_NODES.get(kind) is not how
+    ],
+    "how objects are copied": lambda: sorted(
+        f"{kind.__qualname__} {id(how)}"
+        for kind, how in copyreg.dispatch_table.items()
+        if kind.__module__.split(".")[0] in COPIED_LIBRARIES
+    ),
+    "policy of event loops": lambda: _event_loops(),
     "gradients' anomalies": torch.is_anomaly_enabled,
     "gradients' threads": lambda: _C._is_multithreading_enabled(),
     "NNPACK": lambda: _C._get_nnpack_enabled(),
