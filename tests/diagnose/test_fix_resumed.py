@@ -17,7 +17,7 @@ from kernelworks.diagnose.fix import calibrate, supervisor
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.journal import Journal, State, as_state
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.result import OVER, so_far
+from kernelworks.diagnose.fix.result import NOT_OVER, OVER, so_far
 from kernelworks.diagnose.fix.search import Search
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Change, Promise, Scene
 from kernelworks.profile.budget import BudgetExceeded
@@ -37,13 +37,17 @@ class Halves:
     says: float = 0.5
     fails: Exception | None = None
     fails_at: str = "apply"
+    changes: str = ""
+    advice: str = ""
 
     def _may_fail(self, at: str) -> None:
         if self.fails is not None and self.fails_at == at:
             raise self.fails
 
     def candidates(self, scene: Scene) -> Iterator[Candidate]:
-        yield Candidate(self.name, EVERYWHERE, self.name, code=f"{self.name}()")
+        yield Candidate(
+            self.name, EVERYWHERE, self.name, code=f"{self.name}()", changes=self.changes, advice=self.advice
+        )
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
         self._may_fail("predict")
@@ -113,6 +117,17 @@ def test_what_was_kept_is_in_all_that_the_next_worker_notes(monkeypatch: pytest.
     assert len(second.fixes) > 2
     for noted in second.fixes:
         assert [each["optimization"] for each in noted.plan["candidates"]] == ["one", "two"] and noted.rounds
+
+
+def test_what_no_budget_would_have_tried_says_so_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be ended in its first trial, before anything was said of the others."""
+    noted = Noted()
+    stands = Halves("one"), Halves("narrow", changes="bf16"), Halves("told", advice="do it"), Halves("two")
+    searched(monkeypatch, *stands, journal=noted)
+    why = {one.optimization: (one.why, one.needs_s > 0) for one in noted.fixes[0].optimizations}
+    assert why["one"] == why["two"] == (NOT_OVER, True)
+    assert why["narrow"] == ("it changes numbers: allow bf16 to have it tried", False)
+    assert why["told"] == ("advice: only the program's author can do it", False)
 
 
 def test_a_budget_that_is_over_as_it_is_put_in_place_anew_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kernelworks.diagnose.fix.alternate import ms, noise_between
@@ -14,7 +14,7 @@ from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.measure.clock.noise import SampledWindows
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED, TriedOptimization
 
-__all__ = ["Try", "reason_not_tried"]
+__all__ = ["Try", "reason_not_tried", "reason_without_leave"]
 
 MOST_SHARE = 2.0  # of the program's time: a prediction beyond it is a disturbance, of no known size
 
@@ -103,3 +103,12 @@ def reason_not_tried(gain: float, noise: float, wall: float) -> str:
     if gain < -noise:
         return f"it is predicted to cost {ms(-gain)} +- {ms(noise)}"
     return f"it is predicted to {'cost' if gain < 0 else 'save'} {ms(abs(gain))} +- {ms(noise)}, not significant"
+
+
+def reason_without_leave(one: Candidate | TriedOptimization, allow: Collection[str]) -> str:
+    """Why a candidate is not tried whatever the budget; "" if it is."""
+    if one.advice:
+        return "advice: only the program's author can do it"
+    if one.changes and one.changes not in allow:
+        return f"it changes numbers: allow {one.changes} to have it tried"
+    return ""

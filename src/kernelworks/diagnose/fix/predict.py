@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kernelworks.diagnose.fix.alternate import LEAST_NOISE, range_of
-from kernelworks.diagnose.fix.attempt import Try, reason_not_tried
+from kernelworks.diagnose.fix.attempt import Try, reason_not_tried, reason_without_leave
 from kernelworks.measure.clock.noise import far_apart
 from kernelworks.records import history
 
@@ -57,12 +57,10 @@ def predict_group(search: Search, tries: Iterable[Try], waiting: Sequence[Try]) 
 
 def is_worth_a_try(search: Search, one: Try, upon: Sequence[Try]) -> bool:
     """Whether it is worth a try in a program with just those in place."""
-    one.why = ""
-    if one.candidate.advice:
-        one.why = "advice: only the program's author can do it"
-    elif one.candidate.changes and one.candidate.changes not in search.scene.allow:
-        one.why = f"it changes numbers: allow {one.candidate.changes} to have it tried"
-    elif one.candidate.cores and getattr(getattr(search.forecaster, "timeline", None), "loud", False):
+    one.why = reason_without_leave(one.candidate, search.scene.allow)
+    if one.why:
+        return False
+    if one.candidate.cores and getattr(getattr(search.forecaster, "timeline", None), "loud", False):
         one.why = "ambiguous: other processes use the machine, and the best number of cores depends on what they leave"
     else:
         search.guard_trial(one, lambda: _promised(search, one, upon))

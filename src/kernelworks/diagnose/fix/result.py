@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelworks.diagnose.fix.alternate import LEAST_RUNS, noise_between, noise_of
-from kernelworks.diagnose.fix.attempt import Try
+from kernelworks.diagnose.fix.attempt import Try, reason_without_leave
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.patch import as_patch, patch_folder
 from kernelworks.diagnose.fix.plan import as_plan
@@ -71,12 +71,7 @@ def so_far(search: Search, ended: str = OVER) -> Fix:
     """The record as it would be if the search ended here, without another run of the program. ``ended`` says why; if
     that is not the budget and nothing was applied, the fix is refused."""
     wall, last = search.scene.wall, search.last
-    outcomes = tuple(
-        one
-        if one.why or one.outcome != NOT_TRIED
-        else dataclasses.replace(one, why=NOT_OVER if ended == OVER else ended, needs_s=MORE * search.budget_s)
-        for one in _outcomes(search)
-    )
+    outcomes = tuple(_untried(one, search, ended) for one in _outcomes(search))
     needs_s = max((one.needs_s for one in outcomes), default=0.0)
     if not search.kept or last is None or last.found is None or last.agreement is None:
         return fix_record(
@@ -93,6 +88,16 @@ def so_far(search: Search, ended: str = OVER) -> Fix:
         noise_s=noise_between(last.turns), against=last.agreement.against,
     )  # fmt: skip
     return dataclasses.replace(_with_plan(search, found), optimizations=outcomes, needs_s=needs_s)
+
+
+def _untried(one: TriedOptimization, search: Search, ended: str) -> TriedOptimization:
+    """What had no turn by then, with the reason: one that no budget would have tried says so."""
+    if one.why or one.outcome != NOT_TRIED:
+        return one
+    without_leave = reason_without_leave(one, search.scene.allow)
+    if without_leave:
+        return dataclasses.replace(one, why=without_leave)
+    return dataclasses.replace(one, why=NOT_OVER if ended == OVER else ended, needs_s=MORE * search.budget_s)
 
 
 def _fits(search: Search) -> bool:
