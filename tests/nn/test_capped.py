@@ -16,8 +16,10 @@ import torch
 from decoders import DECODER, close, ids, trains_as_before
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
+from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
 from kernelworks.dispatch.op import OPS
+from kernelworks.nn.attention import configurations
 from kernelworks.nn.swap import swap
 
 WORDS = list[tuple[Any, ...]]
@@ -26,6 +28,7 @@ WORDS = list[tuple[Any, ...]]
 def gemma2(**changed: Any) -> nn.Module:
     """Every second layer looks back on 6 tokens; scores reach past the cap."""
     options = {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 3.0}
+    options |= {"attn_implementation": "eager"}  # which older ones of transformers have to be asked for
     torch.manual_seed(0)
     model = Gemma2ForCausalLM(Gemma2Config(**DECODER, **(options | changed))).eval()
     for name, parameter in model.named_parameters():
@@ -140,6 +143,18 @@ def test_dropout_is_the_models_own(said: WORDS) -> None:
         torch.manual_seed(1)
         close(model(ids()).logits.detach(), want.detach())
     assert not said
+
+
+def test_a_cap_that_sdpa_ignores_is_not_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.0 to 5.17 run Gemma 2 on sdpa, which there has no cap: the answers stay the program's."""
+    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
+    for cap, said in ((3.0, "'sdpa' ignores the cap of its scores"), (None, "")):
+        model = gemma2(attn_implementation="sdpa", attn_logit_softcapping=cap)
+        reasons = {reason for _, reason in configurations(model)}
+        assert all(said in reason for reason in reasons) if said else reasons == {""}
+        with swap(model, verbose=False) as swapped:
+            assert any(r.kind == "attention" for r in swapped.replaced) is not bool(said)
+            assert (model.config._attn_implementation == "sdpa") is bool(said)
 
 
 def test_eager_without_a_cap_stays() -> None:

@@ -44,6 +44,23 @@ def test_times_have_three_figures(value: float, text: str) -> None:
     assert quantity.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("times", "texts"),
+    [
+        ((1.45, 0.629), ["1450 ms", "629 ms"]),
+        ((0.121, 298e-6), ["121 ms", "0.298 ms"]),  # 121000 us are no better read
+        ((9.9996, 0.9), ["10.0 s", "0.900 s"]),
+        ((9.994, 0.9), ["9994 ms", "900 ms"]),
+        ((0.003, 0.0), ["3.00 ms", "0"]),  # nothing has no unit
+        ((-0.002, 0.0005), ["-2000 us", "500 us"]),
+    ],
+)
+def test_times_that_are_compared_have_one_unit(times: tuple[float, ...], texts: list[str]) -> None:
+    unit = quantity.unit_of(*times)
+    assert [quantity.seconds(time, unit) for time in times] == texts
+    assert quantity.with_interval(1.2, 0.034, quantity.unit_of(1.4, 0.2)) == "1200 +- 34 ms"
+
+
 def test_a_range_has_one_unit() -> None:
     assert quantity.seconds_range(3.1e-3, 4.25e-3) == "3.1-4.2 ms"
     assert quantity.seconds_range(0.4e-3, 1.2e-3) == "0.40-1.2 ms"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from kernelworks.nn import functional
 from kernelworks.nn.attention_masks import mask_function, pattern_of
-from kernelworks.nn.eager_attention import run_eager_attention, same_on_eager, shows_weights
+from kernelworks.nn.eager_attention import run_eager_attention, same_on_eager, sdpa_ignores, shows_weights
 from kernelworks.nn.originals import TORCH_FUNCTIONS, is_from_package
 from kernelworks.ops.attention.attention import OP as ATTENTION
 
@@ -209,6 +209,8 @@ def configurations(model: nn.Module) -> list[tuple[Any, str]]:
             reason = f"its attention implementation is {current!r}, and only 'sdpa' means what the op means"
         elif current != "eager" and not _sdpa_is_theirs():
             reason = "transformers' 'sdpa' or torch's function behind it was replaced by somebody else"
+        elif current == "sdpa" and (ignored := sdpa_ignores(module, uses_attention_registry)):
+            reason = f"transformers' 'sdpa' ignores {ignored}; with attn_implementation='eager' it can be replaced"
         elif not (getattr(module, "_supports_attention_backend", False) and module._can_set_attn_implementation()):
             reason = f"{type(module).__name__} does not take attention functions from transformers' registry"
         if id(config) not in found or reason:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kernelworks.build.digest import fingerprint
 from kernelworks.nn.originals import is_from_package
 
-__all__ = ["run_eager_attention", "same_on_eager", "shows_weights"]
+__all__ = ["run_eager_attention", "same_on_eager", "sdpa_ignores", "shows_weights"]
 
 _ADDED = "_kernelworks_added"  # a mask's note of what eager adds for it, so that layers share one
 
@@ -31,8 +31,7 @@ def same_on_eager(
 ) -> bool:
     """Whether a model caps its scores or has sinks, and what its modules have for ``eager`` means the same as the op.
     ``attends`` tells a forward that looks up its attention function."""
-    cap = getattr(model.config, "attn_logit_softcapping", None)
-    capped = not isinstance(cap, bool) and isinstance(cap, (int, float)) and cap > 0
+    capped = _caps(model)
     found = [module for module in model.modules() if attends(type(module).forward)]
     sunk = bool(found) and all(_hands_on_sinks(module) for module in found)
     eagers = {_eager(module) for module in found}
@@ -41,12 +40,30 @@ def same_on_eager(
     )
 
 
+def sdpa_ignores(model: nn.Module, attends: Callable[[Any], bool]) -> str:
+    """What a model on ``sdpa`` says of its attention that this function leaves out and the op does not: "" if nothing.
+    transformers before 5.23 runs Gemma 2 so, whose scores are then not capped."""
+    found = [module for module in model.modules() if attends(type(module).forward)]
+    if _caps(model) and any(_says(module, "softcap") for module in found):
+        return "the cap of its scores"
+    return "its sinks" if any(map(_hands_on_sinks, found)) else ""
+
+
+def _caps(model: nn.Module) -> bool:
+    cap = getattr(model.config, "attn_logit_softcapping", None)
+    return not isinstance(cap, bool) and isinstance(cap, (int, float)) and cap > 0
+
+
 def _hands_on_sinks(module: nn.Module) -> bool:
     """Whether a module has sinks, and its forward says so to whatever attends, as transformers calls them."""
+    return _says(module, "s_aux") and isinstance(getattr(module, "sinks", None), Tensor)
+
+
+def _says(module: nn.Module, argument: str) -> bool:
+    """Whether a module's forward hands on an argument of this name."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     words = code.co_consts if code is not None else ()
-    said = any("s_aux" in word if isinstance(word, tuple) else word == "s_aux" for word in words)
-    return said and isinstance(getattr(module, "sinks", None), Tensor)
+    return any(argument in word if isinstance(word, tuple) else word == argument for word in words)
 
 
 @functools.cache

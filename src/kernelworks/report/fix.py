@@ -60,11 +60,12 @@ def _outcome_lines(record: Fix) -> list[str]:
             return [why, *took]
         return [f"{why} {said}", *took]
     predicted = record.told_prediction_s
-    said = "" if predicted is None else f"{quantity.seconds(predicted)} predicted, "
-    times = f"{quantity.seconds(record.before_s)} -> {quantity.seconds(record.after_s)}"
+    unit = quantity.unit_of(record.before_s, record.after_s)
+    said = "" if predicted is None else f"{quantity.seconds(predicted, unit)} predicted, "
+    times = f"{quantity.seconds(record.before_s, unit)} -> {quantity.seconds(record.after_s, unit)}"
     return [
         f"{times} per run: {speedup_text(record)}.",
-        f"Gain: {said}{quantity.with_interval(record.gain_s, record.noise_s)} got ({gain_verdict(record)}).",
+        f"Gain: {said}{quantity.with_interval(record.gain_s, record.noise_s, unit)} got ({gain_verdict(record)}).",
         *([counts] if record.optimizations else []),
         _errors(record),
         *took,

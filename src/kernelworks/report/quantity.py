@@ -6,10 +6,11 @@ import math
 
 __all__ = [
     "bottleneck", "figures", "gbs", "gflops", "percent", "ratio", "seconds", "seconds_range", "short_flops", "size",
-    "with_interval",
+    "unit_of", "with_interval",
 ]  # fmt: skip
 
 LEAST_S = 0.5e-9
+FIVE_DIGITS = 9999.5  # from there on a time reads as 10000 or more
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -29,11 +30,21 @@ def _time_unit(value: float) -> tuple[float, str]:
     return next(((scale, name) for scale, name in TIME_UNITS if abs(value) >= 0.9995 * scale), TIME_UNITS[-1])
 
 
-def seconds(value: float) -> str:
+def unit_of(*times: float) -> tuple[float, str]:
+    """The unit in which several times are compared at a glance: the least one's, ``1450 ms`` beside ``629 ms``; if the
+    largest has five digits in it, the largest one's. A scale in seconds, and a name."""
+    known = [abs(time) for time in times if abs(time) >= LEAST_S]
+    if not known:
+        return TIME_UNITS[-1]
+    unit = _time_unit(min(known))
+    return unit if max(known) < FIVE_DIGITS * unit[0] else _time_unit(max(known))
+
+
+def seconds(value: float, unit: tuple[float, str] | None = None) -> str:
     """A time: ``12.3 ms``. Less than half a nanosecond, which nothing here can measure, is ``0``."""
     if abs(value) < LEAST_S:
         return "0"
-    scale, name = _time_unit(value)
+    scale, name = unit or _time_unit(value)
     return f"{figures(value / scale)} {name}"
 
 
@@ -47,11 +58,11 @@ def seconds_range(low: float, high: float) -> str:
     return f"{last} {name}" if first == last else f"{first}-{last} {name}"
 
 
-def with_interval(value: float, noise: float) -> str:
+def with_interval(value: float, noise: float, unit: tuple[float, str] | None = None) -> str:
     """A time with what it may be off, in one unit: ``-41 +- 117 ms``; alone if no noise was measured."""
     if not noise:
-        return seconds(value)
-    scale, name = _time_unit(max(abs(value), abs(noise)))
+        return seconds(value, unit)
+    scale, name = unit or _time_unit(max(abs(value), abs(noise)))
     error = figures(noise / scale, 2)
     decimals = len(error.partition(".")[2])
     return f"{value / scale:.{decimals}f} +- {error} {name}"

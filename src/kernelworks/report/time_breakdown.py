@@ -47,6 +47,7 @@ def time_breakdown(
     shares = round_to_percents(parts)
     ordered = sorted((n for n in parts if shares[n] >= (0.1 if verbose else LEAST_PERCENT)), key=lambda n: -parts[n])
     small = [name for name in parts if name not in ordered and shares[name] > 0]
+    unit = quantity.unit_of(wall_s, *(parts[name] for name in ordered))  # one for all: figures that are compared
     longest = max((cell_len(name) for name in [*ordered, *small[:1], "wall clock"]), default=10) + 2
     narrow = longest - TIME - SHARE > width  # then a part's name stands above its figures
     longest = 4 if narrow else longest
@@ -60,14 +61,14 @@ def time_breakdown(
             yield cells([(f"  {name}", 1)])
         figures: list[tuple[Cell, int]] = [
             ("" if narrow else f"  {name}", longest),
-            (quantity.seconds(parts[name]), TIME),
+            (quantity.seconds(parts[name], unit), TIME),
             (f"{shares[name]:.1f}%", SHARE),
             (
                 Text.assemble("  ", (bar(shares[name] / 100, drawn).rstrip("░"), style_of(name))) if drawn else "",
                 drawn + 4,
             ),
         ]
-        named = _contributors(name, parts[name], hotspots)
+        named = _contributors(name, parts[name], hotspots, unit)
         start = sum(abs(size) for _, size in figures)
         if wide:
             first, *more = fold_items(named, width, start, cells(figures)) if named else [cells(figures)]
@@ -83,19 +84,23 @@ def time_breakdown(
         if narrow:
             yield cells([(f"  {label}", 1)])
         yield cells(
-            [("" if narrow else f"  {label}", longest), (quantity.seconds(value), TIME), (f"{percent:.1f}%", SHARE)]
+            [
+                ("" if narrow else f"  {label}", longest),
+                (quantity.seconds(value, unit), TIME),
+                (f"{percent:.1f}%", SHARE),
+            ]
         )
     if narrow:
         yield cells([(Text("  wall clock", style="dim"), 1)])
     total: list[tuple[str, int]] = [
         ("" if narrow else "  wall clock", longest),
-        (quantity.seconds(wall_s), TIME),
+        (quantity.seconds(wall_s, unit), TIME),
         (f"{sum(shares.values()):.1f}%", SHARE),
     ]
     yield cells([(Text(text, style="dim"), size) for text, size in total])
 
 
-def _contributors(part: str, seconds: float, hotspots: Sequence[Hotspot]) -> list[str]:
+def _contributors(part: str, seconds: float, hotspots: Sequence[Hotspot], unit: tuple[float, str]) -> list[str]:
     """The ops with most of a part; what lies between ops by its line of source."""
     by_name: dict[str, float] = {}
     for hotspot in hotspots:
@@ -105,4 +110,4 @@ def _contributors(part: str, seconds: float, hotspots: Sequence[Hotspot]) -> lis
         if mine > 0 and name != part:
             by_name[name] = by_name.get(name, 0.0) + mine
     ordered = sorted((n for n in by_name if by_name[n] >= CONTRIBUTOR_SHARE * seconds), key=lambda n: -by_name[n])
-    return [f"{name} {quantity.seconds(by_name[name])}" for name in ordered[:MOST_CONTRIBUTORS]]
+    return [f"{name} {quantity.seconds(by_name[name], unit)}" for name in ordered[:MOST_CONTRIBUTORS]]

@@ -106,7 +106,9 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
                 squares({i: error.spread.square()}), error.shares,
             )
         )  # fmt: skip
-    parts.append(_own(call, value, through({}, torch.abs), squares({}), terms, native.dtype))
+    # Kernels begin the sum with the bias, or end it so: then each partial sum has it.
+    first = sum(_shaped(call.leaves[i], value).abs() for i in added)
+    parts.append(_own(call, value, through({}, torch.abs), squares({}), terms, native.dtype, first=first))
     for i in added:
         bias = _shaped(call.leaves[i], value)
         value = value + bias
@@ -185,14 +187,14 @@ def _shaped(bias: Tensor, result: Tensor) -> Tensor:
 
 def _own(
     call: Call, value: Tensor, absolute: Tensor, root: Tensor, terms: int, dtype: torch.dtype,
-    largest: Tensor | None = None, alike: Tensor | None = None,
+    largest: Tensor | None = None, alike: Tensor | None = None, first: Tensor | float = 0.0,
 ) -> Error:  # fmt: skip
     """What the sum itself rounds. ``largest`` are its largest partial sums, where whoever calls knows them; ``alike``
-    is how many of its terms are known to round alike."""
+    is how many of its terms are known to round alike, ``first`` the size of what the sum may begin with."""
     u, tiny = inner(dtype), TINY.get(dtype, 2.0**-126)
-    size = _partial(call, value) if largest is None else largest
+    size = (_partial(call, value) if largest is None else largest) + first
     more = 2.0 if call.name in MEANS else 0.0  # a product with the rounded 1/K
-    worst = u * (terms * absolute + more * size) + tiny * terms
+    worst = u * (terms * (absolute + first) + more * size) + tiny * terms
     count = torch.where(absolute > ALIKE * math.sqrt(terms) * root, terms / SUM_STDDEVS, root_of(terms))
     if alike is not None:
         count = torch.maximum(count, alike / SUM_STDDEVS)

@@ -78,7 +78,9 @@ def _gain(record: Diagnosis) -> str:
         return _card("Applied gain", "not tried", _small("--fix tries optimizations and measures them"))
     if not fix.rounds or fix.refused:
         return _card("Applied gain", "none", _small(count_outcomes(fix)))
-    times = f"{quantity.seconds(fix.before_s)} to {quantity.seconds(fix.after_s)}, {fix.rounds} rounds in alternation"
+    unit = quantity.unit_of(fix.before_s, fix.after_s)
+    before, after = quantity.seconds(fix.before_s, unit), quantity.seconds(fix.after_s, unit)
+    times = f"{before} to {after}, {fix.rounds} rounds in alternation"
     return _card("Applied gain", speedup_text(fix), _gain_bars(fix), _small(gain_verdict(fix)), _small(times))
 
 
