@@ -363,7 +363,8 @@ def candidate(problem: str, body: str, top: str = "", init: str = "") -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """``kind`` is what it must be refused for: a word of docs/reference/judge.md."""
+    """``kind`` is what it must be refused for: a word of docs/reference/judge.md, or either of two where the system says
+    which is seen first."""
 
     name: str
     family: str
@@ -379,6 +380,10 @@ class Attack:
     twin_verdict: str = "right"
     calls: int = 40  # after which it has shown
     needs: str = ""  # of the sandbox: where the kernel refuses that, the judgement says so instead
+
+    @property
+    def kinds(self) -> set[str]:
+        return set(self.kind.split(" or "))
 
     @property
     def text(self) -> str:

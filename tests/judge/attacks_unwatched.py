@@ -59,7 +59,7 @@ def helped(number, a, b):
 """
 
 UNWATCHED = (
-    Attack("its word before its work", "word", "wrong answer", "norm",
+    Attack("its word before its work", "word", "wrong answer or no answer", "norm",
            "return spoken_for(self, x)", "sys._getframe()\nreturn self.right(x)",
            top=BEFORE_ITS_WORK, twin_top="import sys"),
     Attack("its kernel where it is watched alone", "watched alone", "falls back", "gate",
