@@ -388,3 +388,31 @@ def test_complex_numbers_are_not_followed() -> None:
     for run in (lambda x: torch.fft.rfft(x).abs(), torch.fft.rfft):
         with pytest.raises(NoBoundError, match="complex"):
             bound_of(run, [torch.randn(16)])
+
+
+def test_a_convolution_may_begin_its_sum_with_the_bias() -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.rand(4, 6, 12, 12, generator=generator) * 2.0**-10, torch.randn(8, 6, 3, 3, generator=generator))
+    bias = torch.randn(8, generator=generator)
+    bound = bound_of(lambda *given: F.conv2d(*given, padding=1), [x, weight, bias])
+    begun = bias.view(1, 8, 1).expand(4, 8, 144)
+    lines = F.unfold(x, 3, padding=1)
+    for k, factors in enumerate(weight.view(8, 54).unbind(1)):
+        begun = begun + factors.view(1, 8, 1) * lines[:, k : k + 1]
+    assert worst([begun.view(4, 8, 12, 12)], bound) <= 1
+    assert worst([F.conv2d(x, weight, bias.bfloat16().float(), padding=1)], bound) > 100
+    assert worst([F.conv2d(x, weight, None, padding=1)], bound) > 100
+
+
+@pytest.mark.parametrize("run", [F.linear, lambda x, w, b: torch.addmm(b, x, w.t())], ids=["linear", "addmm"])
+def test_a_product_may_begin_its_sum_with_the_bias(run: Any) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.rand(24, 300, generator=generator) * 2.0**-10, torch.randn(40, 300, generator=generator) / 17)
+    bias = torch.randn(40, generator=generator)
+    bound = bound_of(run, [x, weight, bias])
+    begun = bias.expand(24, 40)
+    for k in range(300):
+        begun = begun + x[:, k : k + 1] * weight[:, k]
+    assert worst([begun], bound) <= 1
+    for other in (bias.bfloat16().float(), torch.zeros(40)):
+        assert worst([F.linear(x, weight, other)], bound) > 50

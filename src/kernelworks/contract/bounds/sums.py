@@ -20,7 +20,17 @@ from kernelworks.contract.bounds.pointwise import TINY, rounding_error
 from kernelworks.contract.bounds.selection import move
 from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
 
-__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "convolution_backward", "product", "scatter", "summation", "variance"]
+__all__ = [
+    "LANDINGS",
+    "PRODUCTS",
+    "SUMS",
+    "begun_error",
+    "convolution_backward",
+    "product",
+    "scatter",
+    "summation",
+    "variance",
+]
 
 Terms = Callable[[Call, Tensor], int]
 
@@ -106,7 +116,9 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
                 squares({i: error.spread.square()}), error.shares,
             )
         )  # fmt: skip
-    parts.append(_own(call, value, through({}, torch.abs), squares({}), terms, native.dtype))
+    # Kernels begin the sum with the bias, or end it so: then each partial sum has it.
+    first = sum(_shaped(call.leaves[i], value).abs() for i in added)
+    parts.append(_own(call, value, through({}, torch.abs), squares({}), terms, native.dtype, first=first))
     for i in added:
         bias = _shaped(call.leaves[i], value)
         value = value + bias
@@ -114,6 +126,12 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
             parts.append(call.errors[i].map_parts(lambda t: _shaped(t, native).expand_as(native)).alike())
         parts.append(rounding_error(value, native.dtype, call.label(terms)))
     return [Result(value, sum_errors(parts))]
+
+
+def begun_error(first: Tensor, terms: int, dtype: torch.dtype, label: str) -> Error:
+    """What a sum of so many terms rounds more if it begins with a number of this size: each partial sum has it."""
+    u = inner(dtype)
+    return Error(u * terms * first, torch.zeros_like(first), u * root_of(terms) * first, {label: 1.0})
 
 
 def convolution_backward(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
@@ -185,14 +203,14 @@ def _shaped(bias: Tensor, result: Tensor) -> Tensor:
 
 def _own(
     call: Call, value: Tensor, absolute: Tensor, root: Tensor, terms: int, dtype: torch.dtype,
-    largest: Tensor | None = None, alike: Tensor | None = None,
+    largest: Tensor | None = None, alike: Tensor | None = None, first: Tensor | float = 0.0,
 ) -> Error:  # fmt: skip
     """What the sum itself rounds. ``largest`` are its largest partial sums, where whoever calls knows them; ``alike``
-    is how many of its terms are known to round alike."""
+    is how many of its terms are known to round alike, ``first`` the size of what the sum may begin with."""
     u, tiny = inner(dtype), TINY.get(dtype, 2.0**-126)
-    size = _partial(call, value) if largest is None else largest
+    size = (_partial(call, value) if largest is None else largest) + first
     more = 2.0 if call.name in MEANS else 0.0  # a product with the rounded 1/K
-    worst = u * (terms * absolute + more * size) + tiny * terms
+    worst = u * (terms * (absolute + first) + more * size) + tiny * terms
     count = torch.where(absolute > ALIKE * math.sqrt(terms) * root, terms / SUM_STDDEVS, root_of(terms))
     if alike is not None:
         count = torch.maximum(count, alike / SUM_STDDEVS)
