@@ -402,3 +402,17 @@ def test_a_convolution_may_begin_its_sum_with_the_bias() -> None:
     assert worst([begun.view(4, 8, 12, 12)], bound) <= 1
     assert worst([F.conv2d(x, weight, bias.bfloat16().float(), padding=1)], bound) > 100
     assert worst([F.conv2d(x, weight, None, padding=1)], bound) > 100
+
+
+@pytest.mark.parametrize("run", [F.linear, lambda x, w, b: torch.addmm(b, x, w.t())], ids=["linear", "addmm"])
+def test_a_product_may_begin_its_sum_with_the_bias(run: Any) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.rand(24, 300, generator=generator) * 2.0**-10, torch.randn(40, 300, generator=generator) / 17)
+    bias = torch.randn(40, generator=generator)
+    bound = bound_of(run, [x, weight, bias])
+    begun = bias.expand(24, 40)
+    for k in range(300):
+        begun = begun + x[:, k : k + 1] * weight[:, k]
+    assert worst([begun], bound) <= 1
+    for other in (bias.bfloat16().float(), torch.zeros(40)):
+        assert worst([F.linear(x, weight, other)], bound) > 50

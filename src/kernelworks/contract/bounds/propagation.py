@@ -22,6 +22,7 @@ from kernelworks.contract.bounds.sums import (
     LANDINGS,
     PRODUCTS,
     SUMS,
+    begun_error,
     convolution_backward,
     product,
     scatter,
@@ -43,6 +44,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("var", "var_mean"), variance),
     **dict.fromkeys(("_to_copy", "to"), conversion), "convolution_backward": convolution_backward,
 }  # fmt: skip
+BIASED_PRODUCTS = ("addmm", "addmv", "baddbmm")  # products to which something is added
 # Their results are data: what was drawn or filled in the native run is what every implementation is given.
 DATA = words(
     """rand randn randint randperm rand_like randn_like randint_like normal uniform bernoulli random exponential cauchy
@@ -82,7 +84,14 @@ class ErrorPropagationMode(TorchDispatchMode):
                 return native  # another way to look at the same bytes, and so at what stands beside them
             return self._followed(func, args, kwargs, native)
         if plain not in RULES and plain not in DATA and plain not in ("copy", "_local_scalar_dense", "equal"):
+            begun = (
+                Call(func, args, kwargs, self.shadows)
+                if plain in BIASED_PRODUCTS and func not in self._breaking
+                else None
+            )
             broken = self._broken_down(func, args, kwargs)
+            if begun is not None:
+                self._begin_with(begun, broken)
             if broken is not NotImplemented:
                 return broken
         self.ops[plain] = self.ops.get(plain, 0) + 1
@@ -131,6 +140,14 @@ class ErrorPropagationMode(TorchDispatchMode):
                 return made_of(*args, **kwargs)
         finally:
             self._breaking.pop()
+
+    def _begin_with(self, call: Call, native: Tensor) -> None:
+        """Kernels end a sum with what is added to it, or begin it so."""
+        value, error = self.shadows.value(native), self.shadows.error(native)
+        first = (call.leaves[call.floats[0]] * call.argument("beta", 1)).abs().expand(value.shape)
+        terms = int(call.leaves[call.floats[1]].shape[-1])
+        own = begun_error(first, terms, native.dtype, call.label(terms))
+        self.shadows.put(native, value, own if error is None else sum_errors([error, own]))
 
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace in ("prim", "profiler"):

@@ -20,7 +20,17 @@ from kernelworks.contract.bounds.pointwise import TINY, rounding_error
 from kernelworks.contract.bounds.selection import move
 from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
 
-__all__ = ["LANDINGS", "PRODUCTS", "SUMS", "convolution_backward", "product", "scatter", "summation", "variance"]
+__all__ = [
+    "LANDINGS",
+    "PRODUCTS",
+    "SUMS",
+    "begun_error",
+    "convolution_backward",
+    "product",
+    "scatter",
+    "summation",
+    "variance",
+]
 
 Terms = Callable[[Call, Tensor], int]
 
@@ -116,6 +126,12 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
             parts.append(call.errors[i].map_parts(lambda t: _shaped(t, native).expand_as(native)).alike())
         parts.append(rounding_error(value, native.dtype, call.label(terms)))
     return [Result(value, sum_errors(parts))]
+
+
+def begun_error(first: Tensor, terms: int, dtype: torch.dtype, label: str) -> Error:
+    """What a sum of so many terms rounds more if it begins with a number of this size: each partial sum has it."""
+    u = inner(dtype)
+    return Error(u * terms * first, torch.zeros_like(first), u * root_of(terms) * first, {label: 1.0})
 
 
 def convolution_backward(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
