@@ -363,7 +363,7 @@ def candidate(problem: str, body: str, top: str = "", init: str = "") -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """``kind`` is what it must be refused for: a word of docs/reference/judge.md, or either of two where the system says
+    """``kind`` is what it must be refused for: a word of docs/reference/judge.md, or either of two where chance says
     which is seen first."""
 
     name: str
