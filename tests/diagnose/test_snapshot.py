@@ -58,6 +58,11 @@ def test_of_little_in_large_memory_only_that_is_copied() -> None:
     assert torch.equal(copy, last) and copy.untyped_storage().nbytes() == last.nbytes
 
 
+def test_what_is_expanded_takes_no_more_memory_in_a_copy() -> None:
+    (copy,) = duplicate((torch.ones(1, 8).expand(1 << 40, 8),))
+    assert copy.shape == (1 << 40, 8) and copy.stride() == (0, 1) and copy.untyped_storage().nbytes() == 32
+
+
 def test_a_wide_copy_has_the_same_values() -> None:
     given = torch.randn(4, 9)[:, :-1]
     (wide,) = to_float64((given,))
@@ -89,3 +94,9 @@ def test_what_a_module_keeps_expanded_is_put_back(inference: bool) -> None:
     state.restore()
     assert torch.equal(module.kept, torch.arange(8.0).cos().expand(3, 2, 8))  # type: ignore[arg-type]
     assert module.kept.stride() == (0, 0, 1)  # type: ignore[operator,union-attr]
+
+
+def test_what_is_in_a_transform_is_copied_there() -> None:
+    torch.testing.assert_close(
+        torch.func.vmap(lambda x: duplicate((x[:-1],))[0] * 2)(torch.ones(3, 4)), torch.full((3, 3), 2.0)
+    )

@@ -94,20 +94,25 @@ def _copy_in_place_alike(tensor: Tensor) -> Tensor:
     """A copy that lies as the tensor does, gaps and repeats too (``ids[:, :-1]``, ``x.expand(...)``): compiled code is
     for the strides that it was compiled with, and for others all of it is compiled again. Contiguous if the memory
     between the first and the last element is many times its own."""
-    made = tensor.clone()
-    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel():
-        return made
-    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.device.type not in ("cpu", "cuda"):
-        return made
+    if not _lies_in_memory(tensor):
+        return tensor.clone()
     aside = tensor.data_ptr() % ALIGNMENT // tensor.itemsize
-    if made.stride() == tensor.stride() and not aside:
-        return made
     extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    if extent > MOST_APART * tensor.numel():
-        return made
+    dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+    if (dense and not aside) or extent > MOST_APART * tensor.numel():
+        return tensor.clone()
     memory = tensor.new_empty(aside + extent)
     memory[aside:].copy_(tensor.as_strided((extent,), (1,)))
     return tensor.new_empty(0).set_(memory.untyped_storage(), aside, tensor.shape, tensor.stride())
+
+
+def _lies_in_memory(tensor: Tensor) -> bool:
+    """Whether it is plain elements at addresses of its own, some of them."""
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    read_otherwise = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    return not wrapped and not read_otherwise and tensor.device.type in ("cpu", "cuda")
 
 
 def _wide(tensor: Tensor) -> Tensor:
