@@ -28,7 +28,10 @@ class _Newer:
         if not any(isinstance(one, Tensor) and one.requires_grad for one in args):
             with torch.no_grad():  # as the older kind has it: no gradient goes into such a checkpoint
                 return function(*args)
-        return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+        return checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state,
+            determinism_check="none",  # the older kind makes none
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
