@@ -90,10 +90,16 @@ with guard_command([]):
 
 
 def started(code: str) -> subprocess.Popen[str]:
-    """A process of its own session that hears SIGINT, as one that a shell started in the background would not."""
+    """A process of its own session that hears SIGINT, as one that a shell started in the background would not, and
+    SIGHUP, as one below nohup would not."""
+
+    def hear() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
     return subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear,
     )  # fmt: skip
 
 

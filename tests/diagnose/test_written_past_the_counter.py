@@ -12,7 +12,7 @@ from transformers import masking_utils
 
 from kernelworks.diagnose.optimizations.channels_last import relaid
 from kernelworks.diagnose.snapshot import State
-from kernelworks.nn import attention, eager_attention
+from kernelworks.nn import attention_masks, eager_attention
 
 WRITES: dict[str, Callable[[Tensor], object]] = {
     "data": lambda t: t.data[..., 0].logical_not_() if t.dtype is torch.bool else t.data[..., 0].neg_(),
@@ -24,7 +24,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 
 
 def mask() -> Tensor:
-    made = attention.mask_function(1, 8, 8, 0, 0, masking_utils.causal_mask_function, allow_is_causal_skip=False)
+    made = attention_masks.mask_function(1, 8, 8, 0, 0, masking_utils.causal_mask_function, allow_is_causal_skip=False)
     assert made is not None
     return made
 
@@ -34,9 +34,9 @@ def mask() -> Tensor:
 def test_a_mask_that_was_written_has_no_pattern(write: str, inference: bool) -> None:
     with torch.inference_mode(inference):
         made = mask()
-        assert attention._pattern(made) is not None
+        assert attention_masks.pattern_of(made) is not None
         WRITES[write](made)
-        assert attention._pattern(made) is None
+        assert attention_masks.pattern_of(made) is None
 
 
 @pytest.mark.parametrize("write", WRITES)

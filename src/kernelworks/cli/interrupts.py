@@ -174,4 +174,4 @@ def _descendants() -> set[int]:
 
 def _end(before: set[int]) -> None:
     """Ends every process that was started since."""
-    kill_processes(lambda: _descendants() - before)
+    kill_processes(lambda: sorted(_descendants() - before))  # parents first

@@ -96,8 +96,9 @@ def kill_processes(members: Callable[[], Iterable[int]], most_s: float = 2.0) ->
         if not left:
             return
         drivers = [pid for pid, state in left.items() if spent < CLEANS_UP_S and _is_driver(state.name)]
-        for pid in left.keys() - drivers:
-            _signal(pid, signal.SIGKILL)
+        for pid in left:  # in their order: who waits for another has nothing to start then
+            if pid not in drivers:
+                _signal(pid, signal.SIGKILL)
         for pid in drivers:
             _signal(pid, signal.SIGTERM)
             _signal(pid, signal.SIGCONT)
