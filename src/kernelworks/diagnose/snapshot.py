@@ -98,12 +98,21 @@ def _copy_in_place_alike(tensor: Tensor) -> Tensor:
         return tensor.clone()
     aside = tensor.data_ptr() % ALIGNMENT // tensor.itemsize
     extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
-    if (dense and not aside) or extent > MOST_APART * tensor.numel():
+    if (_is_dense(tensor) and not aside) or extent > MOST_APART * tensor.numel():
         return tensor.clone()
     memory = tensor.new_empty(aside + extent)
     memory[aside:].copy_(tensor.as_strided((extent,), (1,)))
     return tensor.new_empty(0).set_(memory.untyped_storage(), aside, tensor.shape, tensor.stride())
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill their memory, each once, in whatever order of dimensions: a clone lies alike then."""
+    filled = 1
+    for step, n in sorted((step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1):
+        if step != filled:
+            return False
+        filled *= n
+    return True
 
 
 def _lies_in_memory(tensor: Tensor) -> bool:
