@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelworks.build.digest import look
-from kernelworks.contract.tensors import version_of
+from kernelworks.contract.tensors import is_plain, version_of
 from kernelworks.profile.generators import (
     copy_generator,
     generator_state,
@@ -52,9 +52,7 @@ NARROW = (torch.float32, torch.bfloat16, torch.float16)
 SEED = 20
 MOST_BYTES = 1 << 30
 ALIGNMENT = 16  # bytes, to which compilers ask where a tensor begins
-MOST_APART = (
-    8  # times the elements of a tensor, which its memory may span to be copied whole: queries of a joint product
-)
+MOST_APART = 8  # times its elements, over which a tensor that is copied as it lies may spread: parts of a joint product
 LIBRARY_PACKAGES = {"kernelworks", "torch", *sys.stdlib_module_names} - {"__main__"}
 DEEPEST, MOST_OBJECTS = 4, 1024  # attributes are put back to this depth, and of so many objects
 
@@ -94,7 +92,7 @@ def _copy_in_place_alike(tensor: Tensor) -> Tensor:
     """A copy that lies as the tensor does, gaps and repeats too (``ids[:, :-1]``, ``x.expand(...)``): compiled code is
     for the strides that it was compiled with, and for others all of it is compiled again. Contiguous if the memory
     between the first and the last element is many times its own."""
-    if not _lies_in_memory(tensor):
+    if not is_plain(tensor) or not tensor.numel():
         return tensor.clone()
     aside = tensor.data_ptr() % ALIGNMENT // tensor.itemsize
     extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -113,15 +111,6 @@ def _is_dense(tensor: Tensor) -> bool:
             return False
         filled *= n
     return True
-
-
-def _lies_in_memory(tensor: Tensor) -> bool:
-    """Whether it is plain elements at addresses of its own, some of them."""
-    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel():
-        return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    read_otherwise = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
-    return not wrapped and not read_otherwise and tensor.device.type in ("cpu", "cuda")
 
 
 def _wide(tensor: Tensor) -> Tensor:
