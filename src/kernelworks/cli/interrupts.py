@@ -16,10 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any, NoReturn
 
+from kernelworks.machine.process_state import every_process, members_below
 from kernelworks.machine.process_tree import kill_processes
 
 __all__ = ["INTERRUPTED_CODE", "Interrupts", "end_after_this", "report_begins"]
@@ -155,23 +156,11 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _descendants() -> set[int]:
-    """The processes that this one, and those, have started."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found: set[int] = set()
-    pending = [os.getpid()]
-    while pending:
-        new = [child for child in children.get(pending.pop(), ()) if child not in found]
-        found.update(new)
-        pending += new
-    return found
+def _descendants() -> list[int]:
+    """The processes that this one, and those, have started; parents first."""
+    return members_below([os.getpid()], dict(every_process()))[1:]
 
 
-def _end(before: set[int]) -> None:
+def _end(before: Collection[int]) -> None:
     """Ends every process that was started since."""
-    kill_processes(lambda: sorted(_descendants() - before))  # parents first
+    kill_processes(lambda: [pid for pid in _descendants() if pid not in before])

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelworks.machine.process_state import ProcessState, every_process, process_state, thread_states
+from kernelworks.machine.process_state import every_process, members_below, process_state, thread_states
 
 __all__ = ["COMPILERS", "Tree", "tree_bytes", "tree_now", "wait_unless_stuck"]
 
@@ -60,7 +60,7 @@ def tree_now(root: int) -> Tree:
     """What a process and those below it have used by now, in whatever group or session they are, whether a compiler is
     one of them, and whether any of their threads does something. Cost: some ms: all processes are read."""
     every = dict(every_process())
-    members = _members(root, every)
+    members = members_below([root], every)
     found = [every[pid] for pid in members if pid in every]
     awake = any(AWAKE_STATES.intersection(thread_states(pid)) for pid in members)
     return Tree(sum(one.cpu_s for one in found), any(one.name in COMPILERS for one in found), awake)
@@ -69,17 +69,7 @@ def tree_now(root: int) -> Tree:
 def tree_bytes(root: int) -> int:
     """Memory that a process and those below it have together: what several of them share counts once. Cost: some ms,
     and a millisecond for each GB."""
-    return sum(_share_bytes(pid) for pid in _members(root, dict(every_process())))
-
-
-def _members(root: int, every: dict[int, ProcessState]) -> list[int]:
-    below: dict[int, list[int]] = {}
-    for pid, state in every.items():
-        below.setdefault(state.parent, []).append(pid)
-    members = [root]
-    for pid in members:  # which grows meanwhile
-        members += below.get(pid, ())
-    return members
+    return sum(_share_bytes(pid) for pid in members_below([root], dict(every_process())))
 
 
 def _share_bytes(pid: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ProcessState", "every_process", "process_state", "thread_states"]
+__all__ = ["ProcessState", "every_process", "members_below", "process_state", "thread_states"]
 
 PROC = Path("/proc")
 STATE, PARENT, USER, CHILDREN_SYSTEM = 0, 1, 11, 14  # fields behind the name
@@ -41,6 +41,20 @@ def every_process() -> Iterator[tuple[int, ProcessState]]:
         found = process_state(int(place.name))
         if found is not None:  # else it has ended meanwhile
             yield int(place.name), found
+
+
+def members_below(roots: Iterable[int], every: Mapping[int, ProcessState]) -> list[int]:
+    """These, and those of all processes that they and theirs have started: parents first, each once."""
+    below: dict[int, list[int]] = {}
+    for pid, state in every.items():
+        below.setdefault(state.parent, []).append(pid)
+    found = dict.fromkeys(roots)
+    waiting = list(found)
+    for pid in waiting:  # which grows meanwhile
+        fresh = [child for child in below.get(pid, ()) if child not in found]
+        found.update(dict.fromkeys(fresh))
+        waiting += fresh
+    return waiting
 
 
 def _read(path: Path) -> ProcessState | None:

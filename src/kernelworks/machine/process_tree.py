@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kernelworks.machine.process_state import every_process, process_state
+from kernelworks.machine.process_state import every_process, members_below, process_state
 
 __all__ = ["ProcessTree", "group_members", "kill_processes"]
 
@@ -38,21 +38,10 @@ class ProcessTree:
 
     def members(self) -> list[int]:
         """Their numbers, parents first. Cost: some ms: all processes are read."""
-        below: dict[int, list[int]] = {}
-        marked: list[int] = []
-        own = os.getpid()
-        for pid, state in every_process():
-            if pid != own:
-                below.setdefault(state.parent, []).append(pid)
-                if self._mark in _environment(pid):
-                    marked.append(pid)
-        found = dict.fromkeys(self._roots())
-        waiting = [*found, *marked]
-        while waiting:
-            pid = waiting.pop(0)
-            found[pid] = None
-            waiting += [child for child in below.get(pid, ()) if child not in found]
-        return list(found)
+        every, own = dict(every_process()), os.getpid()
+        every.pop(own, None)
+        marked = (pid for pid in every if self._mark in _environment(pid))
+        return members_below([*self._roots(), *marked], every)
 
     def halt(self, most_s: float = 2.0) -> bool:
         """Stops all of them. Returns whether all stand still: not if they are in the system for longer than that."""
