@@ -97,7 +97,7 @@ class _Program:
         ran = ran if alone else self._switches()
         self.best = min(ran, key=lambda mode: ran[mode]) if ran and min(ran.values()) < 1 else "eager"
         self.least = min([1.0, *ran.values()])
-        self.switched = alone or bool(self.beside)
+        self.switched = alone or bool(self.switches_beside_plan)
         apart = self.least / self.fix if self.fix and alone else None
         self.together = self._together(apart)
         self.over = apart if alone else self.together
@@ -110,7 +110,7 @@ class _Program:
         """Torch's best over the fix's plan, both in one process; of a fix that found nothing eager stands for it."""
         plan, fix, switches = self.modes.get(PLAN), self.modes.get(FIX), self._switches()
         nothing = self.fix == 1 and fix is not None and not fix.get("plan")
-        if plan is None or not self.beside:
+        if plan is None or not self.switches_beside_plan:
             return apart if nothing else None
         return min([1.0, *switches.values()]) / (1.0 if nothing else float(plan["share"]))
 
@@ -119,7 +119,7 @@ class _Program:
         return self.modes.get(mode, self.modes.get(PLAN) if mode in self._switches() else None)
 
     @property
-    def beside(self) -> set[str]:
+    def switches_beside_plan(self) -> set[str]:
         """The switches that had a process of the plan, whether they ran there or raised."""
         return {*self._switches(), *self.modes.get(PLAN, {}).get("raised", ())}
 
@@ -196,7 +196,7 @@ def _budgets(fixes: Sequence[Row]) -> list[str]:
 
 def _beside(found: Sequence[_Program]) -> bool:
     """Whether plans were held against torch's switches in one process."""
-    return any(p.modes.get(PLAN, {}).get("switches") for p in found)
+    return any(p.switches_beside_plan for p in found)
 
 
 def _again(plans: Sequence[Row]) -> list[str]:
