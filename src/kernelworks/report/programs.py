@@ -358,7 +358,7 @@ def _missing(found: Sequence[_Program], programs: Sequence[str], modes: Sequence
     said = [f"Not measured yet: {', '.join(gone)}."] if gone else []
     without: dict[str, list[str]] = {}
     for mode in modes:
-        names = [p.name for p in found if mode not in p.modes and mode not in p.beside]
+        names = [p.name for p in found if mode not in p.modes and mode not in p.switches_beside_plan]
         if names:
             said_of = "any of them" if len(names) == len(found) else ", ".join(names)
             without.setdefault(said_of, []).append(f"`{mode}`")
