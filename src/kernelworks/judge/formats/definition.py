@@ -138,7 +138,7 @@ def _shapes(
         sizes = dict.fromkeys(free, UNBOUND)
         said = (f"no workload: {', '.join(free)} are taken for {UNBOUND}, and values are random",) if free else ()
         return (Shape("own", sizes),), said
-    shapes = []
+    shapes: list[Shape] = []
     for number, work in enumerate(workloads(files[WORKLOADS], str(found))[:MOST]):
         bound = work["axes"]
         for axis in free:
