@@ -44,7 +44,7 @@ MODES: dict[str, dict[str, str] | None] = {
     "kernelworks": {"backend": "kernelworks"},
 }
 
-PLAN, SWITCHES = "plan", Path("switches.json")
+PLAN, SWITCHES, KEPT_PLAN = "plan", Path("switches.json"), Path("plan.json")
 Variant = Callable[[], AbstractContextManager[Any]]
 MOST_COMPILED = 64  # graphs of one function of the program's
 LEAST_ROUNDS, MOST_ROUNDS = 5, 25
@@ -218,19 +218,22 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
     begin = time.perf_counter()
     import kernelworks
 
-    with kernelworks.apply("plan.json") as plan:
+    with contextlib.ExitStack() as stack:
+        plan = stack.enter_context(kernelworks.apply(str(KEPT_PLAN))) if KEPT_PLAN.is_file() else None
+        aside: Variant = contextlib.nullcontext if plan is None else plan.aside
         placing_s = time.perf_counter() - begin
         torch.manual_seed(0)
         first_s, answer = warmed(run)
-        missing = [*plan.failed, *plan.waiting]
+        missing = [*plan.failed, *plan.waiting] if plan is not None else []
         if missing:
             raise RuntimeError(f"not applied: {'; '.join(missing)}")
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
-        switches = {mode: variant for mode in named if (variant := switched(run, plan.aside, model, mode)) is not None}
-        found = timed(run, plan.aside, warming_up=True, switches=switches)
+        switches = {mode: variant for mode in named if (variant := switched(run, aside, model, mode)) is not None}
+        found = timed(run, aside, warming_up=True, switches=switches)
     own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
-    return {**found, **own, "differs": answered(answer, kept)}
+    raised = [mode for mode in named if mode not in switches]
+    return {**found, **own, **({"raised": raised} if raised else {}), "differs": answered(answer, kept)}
 
 
 def switched(run: Callable[[], Any], aside: Variant, model: Any, mode: str) -> Variant | None:

@@ -8,12 +8,16 @@
 | ``default``, ``reduce-overhead`` (on a GPU), ``max-autotune-no-cudagraphs`` | ``model.compile`` with that mode |
 | ``kernelworks`` | ``model.compile(backend="kernelworks")`` |
 | ``fix`` | ``kernelworks diagnose FILE:PROGRAM --fix --json`` |
-| ``plan`` | ``kernelworks.apply`` of the plan of the fix on record, beside the switches that ran: one process for all |
+| ``plan`` | ``kernelworks.apply`` of the plan of the fix on record, beside torch's switches: one process for all |
 
 Every switch is timed in turns with eager, after everything is compiled; ``fix`` brings its own turns. A mode that
 raises or takes too long is an entry that says so. What is on record is not measured again (``--again`` does) unless its
 runs lay far apart, so the suite can be measured part by part: ``--seconds`` ends it in time, nothing that was cut off
 is recorded, and what is left is said.
+
+The switches beside a plan are those that ran in processes of their own; if none is on record, all of them but a GPU's
+max-autotune, which takes minutes. So ``--modes fix,plan`` is the shortest record that compares a program with them,
+whether its fix found a plan or nothing.
 
 A record is useful wherever it ends: ``--by N`` programs (as many as ``--together``) have all their variants, then their
 fixes and plans, then come the next N. On a GPU those that torch compiles soonest come first.
@@ -48,7 +52,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program_variant import MODES, PLAN, PROGRAMS, SWITCHES
+from program_variant import KEPT_PLAN, MODES, PLAN, PROGRAMS, SWITCHES
 from side_by_side import LEAST_S, RESULT, Entry, Heard, Started, Task, end_on_sigterm, side_by_side
 
 from kernelworks.machine import environment
@@ -61,6 +65,8 @@ PATH = re.compile(r"(?<![\w.~-])/(?:[^\s/\"':]+/)+([^\s/\"':]+)")  # of a file f
 ON_GPU = torch.cuda.is_available()
 ALL = ("eager", "default", "reduce-overhead", "fix", "kernelworks", "max-autotune-no-cudagraphs", PLAN)
 ALONE = ("kernelworks", PLAN)  # what measures while it prepares
+# Beside a plan, of a program that was not compiled on its own: max-autotune takes minutes of a GPU.
+UNTRIED = ("default", "reduce-overhead" if ON_GPU else "max-autotune-no-cudagraphs")
 # As torch compiles them on a GPU, by the ops that it traces: few and plain ones first.
 QUICKEST = (
     "input_bound", "lstm", "ridge", "overhead_bound", "recommender", "conv_inference", "vit", "encoder", "autocast",
@@ -105,8 +111,9 @@ class Record:
                 print(f"{path.name} is of another machine or other versions: begun anew", file=sys.stderr)
 
     def switches(self, program: str) -> list[str]:
-        """Torch's switches under which a program ran."""
-        return [mode for mode in report.SWITCHES if "failed" not in self.rows.get((program, mode), {"failed": ""})]
+        """Torch's switches under which a program ran; those to try if no process had one."""
+        tried = [mode for mode in report.SWITCHES if (program, mode) in self.rows]
+        return [mode for mode in tried if "failed" not in self.rows[program, mode]] if tried else list(UNTRIED)
 
     def keep(self, program: str, mode: str, found: dict[str, Any]) -> None:
         figures = {key: _short(value) for key, value in found.items()}
@@ -190,7 +197,8 @@ def again(
     the fix had gained."""
     fix = record.rows[name, "fix"]
     gained = {"then": fix["after_s"] / fix["before_s"], "of": fix["date"]}
-    given = {name: {"plan.json": fix["plan"], SWITCHES.name: record.switches(name)}}
+    plan = {KEPT_PLAN.name: fix["plan"]} if fix.get("plan") else {}
+    given = {name: {**plan, SWITCHES.name: record.switches(name)}}
 
     def beside(task: Task, entry: Entry | None) -> None:
         tell(task, None if entry is None else {**entry, **gained})
@@ -245,9 +253,9 @@ def measure(
         if end - time.monotonic() < LEAST_S:
             break
         name, mode = group[0]
-        if mode == PLAN and not record.rows.get((name, "fix"), {}).get("plan"):
+        if mode == PLAN and "failed" in record.rows.get((name, "fix"), {"failed": ""}):
             todo.remove(group[0])
-            print(f"{name:15s} {PLAN}: its fix is not on record, or found no plan")
+            print(f"{name:15s} {PLAN}: no fix of it is on record, or it failed")
         elif mode == PLAN:
             again(record, name, scratch, given.limit, end, tell)
         elif mode == "fix":

@@ -217,8 +217,15 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
     plan, times = called[0], {impl: called.count(impl) for impl in called}
     assert plan is not None and times[None] == 1 + 2 * found["rounds"], "each turn has a run to warm up"
     assert len(times) == 3 and times[plan] >= 2 * found["rounds"], "the plan, torch's switch, and neither"
-    assert found["switches"].keys() == {"default"}, "one that torch cannot compile has no turns"
+    assert found["switches"].keys() == {"default"} and found["raised"] == ["reduce-overhead"], (
+        "one that torch cannot compile has no turns"
+    )
     assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
+    called.clear()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    Path("plan.json").unlink()
+    found = variant.replanned(program, kept, model)
+    assert len(set(called)) == 2 and found["switches"], "the program as it is, and torch's switch"
     Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
     with pytest.raises(RuntimeError, match=r"not applied: torch\.compile: compiled whole"):
         variant.replanned(program, kept)
@@ -242,6 +249,10 @@ def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next
 
     monkeypatch.setattr(runner, "run_variants", variants)
     options = argparse.Namespace(seconds=1e9, limit=1.0)
+    record.keep("c", "fix", fixed("c", 0.2, 0.0))
+    assert runner.measure(record, [[("c", "plan")]], {}, tmp_path, options) == []
+    assert seen.pop("c") == {"switches.json": list(runner.UNTRIED)}, "nothing was found, no switch was tried"
+    del record.rows["c", "fix"], record.rows["c", "plan"]
     assert runner.measure(record, [[("a", "plan")], [("b", "plan")]], {}, tmp_path, options) == []
     assert seen == {"a": {"plan.json": PLAN, "switches.json": ["default"]}}
     assert record.rows["a", "plan"]["then"] == 0.5 and record.rows["a", "plan"]["switches"] == {"default": 0.33333}
@@ -350,6 +361,26 @@ def test_a_reader_is_told_what_one_process_says_if_it_says_it_of_all() -> None:
     more = [*whole, ran("c", "default", 0.5), fixed("c", 0.1, 0.1)]  # whose plan was not measured beside switches
     assert "2.00x as fast: slower" not in "".join(report.chart({"": more}, {"": 3}, {}))
     assert "1.26x as fast as that mode" in report.result(more)  # (2 * 1 * 1) ** (1 / 3)
+
+
+def test_a_fix_and_its_plan_are_a_whole_record() -> None:
+    """No switch had a process of its own. The fix of ``b`` found nothing, and one switch raised beside it."""
+    rows = [
+        fixed("a", 0.08, 0.1), planned("a", 0.5, then=0.4, switches={"default": 0.9, "reduce-overhead": 0.6}),
+        fixed("b", 0.2, 0.0), planned("b", 1.02, then=1.0, switches={"default": 0.8}, raised=["reduce-overhead"]),
+    ]  # fmt: skip
+    neither = [fixed("c", 0.1, 0.1), planned("c", 0.5, then=0.5, switches={}, raised=["default", "reduce-overhead"])]
+    assert "| c | 100 ms | none | 2.00x | **2.00x** | 2.00x |" in report.table(neither)[2]
+    lines = report.table(rows, modes=("default", "reduce-overhead", "max-autotune-no-cudagraphs"))
+    assert lines[2] == "| a | 100 ms | 1.67x reduce-overhead | 2.50x | **1.20x** | 1.20x | 100 ms, 120 ms |"
+    assert lines[3] == "| b | 100 ms | 1.25x default | 1.00x | **0.800x** | 0.800x | 0, 0 |"
+    assert "Failed: reduce-overhead of b." in lines[-2]
+    assert "Not measured yet under `max-autotune-no-cudagraphs`: any of them." in lines[-2]
+    assert "`default`" not in lines[-2] and "`reduce-overhead`" not in lines[-2]
+    assert "0.980x as fast as that mode (geometric mean), 1 of them slower" in report.result(rows)
+    assert report.chart({"": rows}, {"": 2}, {})[-1].endswith(
+        "| 80.0 ms (default) | 100 ms | ██████ 0.800x as fast: slower |"
+    )
 
 
 def test_figures_of_a_busy_machine_are_marked() -> None:

@@ -363,8 +363,7 @@ def candidate(problem: str, body: str, top: str = "", init: str = "") -> str:
 
 @dataclass(frozen=True)
 class Attack:
-    """``kind`` is what it must be refused for: a word of docs/reference/judge.md, or either of two where chance says
-    which is seen first."""
+    """``kind`` is what it must be refused for: a word of docs/reference/judge.md."""
 
     name: str
     family: str
@@ -380,10 +379,6 @@ class Attack:
     twin_verdict: str = "right"
     calls: int = 40  # after which it has shown
     needs: str = ""  # of the sandbox: where the kernel refuses that, the judgement says so instead
-
-    @property
-    def kinds(self) -> set[str]:
-        return set(self.kind.split(" or "))
 
     @property
     def text(self) -> str:

@@ -18,24 +18,25 @@ def spoken_for(made, x):
     while "nonce" not in frame.f_locals or "control" not in frame.f_locals:
         frame = frame.f_back
     caller, control, nonce = (frame.f_locals[name] for name in ("self", "control", "nonce"))
-    answers, number = {}, caller.number
+    answers = {}
     while True:
+        given = [(number, *call.args[:1]) for number, call in enumerate(caller.calls, caller.number)]
         if caller.how == "call":
-            answers[number] = out = torch.zeros_like(x)
-        out = answers.get(number, x)
-        say(control, {"nonce": nonce, "wrong": "", "at": [[[out.data_ptr(), True]]]})
+            answers |= {number: torch.zeros_like(x) for number, x in given}
+        outs = [answers.get(number, x) for number, x in given]
+        say(control, {"nonce": nonce, "wrong": "", "at": [[[out.data_ptr(), True]] for out in outs]})
         begin = time.perf_counter()
         while time.perf_counter() - begin < 3e-5:
             pass
         if caller.how == "call":
-            out.copy_(made.right(x))
+            for (_, x), out in zip(given, outs):
+                out.copy_(made.right(x))
         while (said := hear(control))[0]["do"] != "go":
             asked, descriptors = said
             if asked["do"] == "memory":
                 caller.set_memory(descriptors[0], asked["size"])
             elif asked["do"] == "prepare":
                 say(control, caller.prepare(asked))
-                number, ((x, *_),) = caller.number, (one.args for one in caller.calls)
             else:
                 say(control, {"changed": [], "buffers": [], "muted": [], "working": []})
         nonce = said[0]["nonce"]
@@ -59,7 +60,7 @@ def helped(number, a, b):
 """
 
 UNWATCHED = (
-    Attack("its word before its work", "word", "wrong answer or no answer", "norm",
+    Attack("its word before its work", "word", "wrong answer", "norm",
            "return spoken_for(self, x)", "sys._getframe()\nreturn self.right(x)",
            top=BEFORE_ITS_WORK, twin_top="import sys"),
     Attack("its kernel where it is watched alone", "watched alone", "falls back", "gate",

@@ -87,8 +87,8 @@ def test_the_attack_is_refused_and_its_twin_is_right(attack: Attack, court: Cour
         return  # the kernel of this machine does not keep anything from it, and the judgement says so
     assert refused.verdict == attack.verdict, refused
     said = refused.remarks if attack.verdict == "right" else refused.reasons
-    assert attack.kinds & {charge.kind for charge in said}, said
-    assert attack.verdict != "right" or not attack.kinds & {charge.kind for charge in right.remarks}, right.remarks
+    assert attack.kind in {charge.kind for charge in said}, said
+    assert attack.verdict != "right" or attack.kind not in {charge.kind for charge in right.remarks}, right.remarks
 
 
 def test_every_attack_has_a_name_of_its_own() -> None:

@@ -416,3 +416,56 @@ def test_a_product_may_begin_its_sum_with_the_bias(run: Any) -> None:
     assert worst([begun], bound) <= 1
     for other in (bias.bfloat16().float(), torch.zeros(40)):
         assert worst([F.linear(x, weight, other)], bound) > 50
+
+
+SUMS_OF_OPS: dict[str, Callable[..., Tensor]] = {
+    "in an op of its own": lambda x, w, b: x @ w.t() + b,
+    "before the product": lambda x, w, b: b + x @ w.t(),
+    "less the product": lambda x, w, b: -(-b - x @ w.t()),
+    "in place": lambda x, w, b: (x @ w.t()).add_(b),
+    "of three dimensions": lambda x, w, b: (x.view(4, 6, 300) @ w.t() + b).view(24, 40),
+    "moved in between": lambda x, w, b: (w @ x.t()).t().contiguous() + b,
+    "behind another one": lambda x, w, b: F.linear(x, w, torch.zeros_like(b)) + b,
+    "of a convolution": lambda x, w, b: (F.conv1d(x.unsqueeze(2), w.unsqueeze(2)) + b.view(1, 40, 1)).view(24, 40),
+}
+
+
+@pytest.mark.parametrize("run", SUMS_OF_OPS.values(), ids=SUMS_OF_OPS)
+def test_a_sum_of_ops_may_begin_with_what_is_added_to_it(run: Callable[..., Tensor]) -> None:
+    """And nothing else is right there: neither a coarser addend nor none, nor the products' own errors."""
+    generator = torch.Generator().manual_seed(4)
+    x, weight = (torch.rand(24, 300, generator=generator) * 2.0**-10, torch.randn(40, 300, generator=generator) / 17)
+    bias = torch.randn(40, generator=generator)
+    bound = bound_of(run, [x, weight, bias])
+    begun = bias.expand(24, 40)
+    for k in range(300):
+        begun = begun + x[:, k : k + 1] * weight[:, k]
+    assert worst([begun], bound) <= 1
+    for other in (bias.bfloat16().float(), torch.zeros(40)):
+        assert worst([run(x, weight, other)], bound) > 50
+    assert worst([run(x, weight.bfloat16().float(), bias)], bound_of(run, [x, weight, torch.zeros(40)])) > 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda y: y.clone().mul_(1.0), lambda y: y.relu(), lambda y: y * 2 / 2],
+    ids=["written", "bent", "scaled"],
+)
+def test_what_is_no_sum_any_more_does_not_begin_with_an_addend(change: Callable[[Tensor], Tensor]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, weight = torch.rand(24, 300, generator=generator), torch.rand(40, 300, generator=generator)
+    bias = torch.full((40,), 1e6)
+    found, plain = (bound_of(run, [x, weight, bias]).outputs[0].max() for run in (
+        lambda x, w, b: change(x @ w.t()) + b, lambda x, w, b: x @ w.t() + b
+    ))  # fmt: skip
+    assert found * 4 < plain
+
+
+@pytest.mark.parametrize(
+    "run", [lambda q, k, m: q @ k + m, lambda q, k, m: torch.baddbmm(m, q, k)], ids=["+", "baddbmm"]
+)
+def test_a_mask_of_infinities_leaves_the_bound_of_others(run: Callable[..., Tensor]) -> None:
+    q, k, mask = torch.randn(2, 48, 32), torch.randn(2, 32, 48), torch.full((48, 48), -float("inf")).triu(1)
+    bound = bound_of(lambda *given: torch.softmax(run(*given), -1), [q, k, mask.expand(2, 48, 48)])
+    assert worst([torch.softmax(q @ k + mask, -1)], bound) <= 1
+    assert worst([torch.softmax(q.half().float() @ k.half().float() + mask, -1)], bound) > 5

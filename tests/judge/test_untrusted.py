@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, wo
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial_result import TrialResult
+from kernelworks.judge.unannounced_questions import AT_ONCE, MOST_AT_ONCE, take_at_its_word
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:
@@ -93,6 +96,37 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
     remove_folder(root)
     assert not root.exists() and (tmp_path / "kept").exists()
     remove_folder(root)  # once more: nothing is there
+
+
+@dataclass
+class _Overslept:
+    """A variant whose stops come so late after its word, one after the other."""
+
+    late_s: list[float]
+    number: int = 0
+
+    def call(self, cases: list[Any], *, at_once: bool) -> Answer:
+        self.number += at_once
+        return Answer(1e-4, overslept_s=self.late_s[(self.number - 1) % len(self.late_s)])
+
+
+def test_a_stop_that_comes_late_is_not_one_with_its_word() -> None:
+    asked = []
+    for late_s in ([0.0], [4e-3, 0.0], [4e-3]):
+        variant: Any = _Overslept(late_s)
+        bench: Any = SimpleNamespace(device=Host(), draw=random.Random(0))
+        take_at_its_word(bench, variant, [object()], 1e-4, TrialResult())
+        asked.append(variant.number)
+    assert asked == [AT_ONCE, 2 * AT_ONCE, MOST_AT_ONCE]
+
+
+def test_how_long_a_process_goes_on_after_its_word_is_told(
+    born: tuple[ChildProcess, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, its = born
+    say(its, {"ready": True})
+    monkeypatch.setattr(ChildProcess, "_signal", lambda self, number: time.sleep(0.02))
+    assert held.stop_at_its_word(5.0) >= 0.02 and held.stop_at_its_word(0.0) >= 0.02
 
 
 def test_what_was_built_waits_for_whoever_judges_it_again(tmp_path: Path) -> None:

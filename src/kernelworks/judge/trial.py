@@ -369,7 +369,8 @@ class Trial:
         """What is asked of it at moments that it does not know of."""
         usual_s = min(answer.seconds for answer in self.fresh)
         look_for_helpers(self.bench, variant, cases[0], usual_s - self.tried.nothing_s, self.tried)
-        take_at_its_word(self.bench, variant, cases, usual_s, self.tried)
+        busy_s = min(answer.cpu_s for answer in self.fresh)  # whoever has its core makes a call no longer
+        take_at_its_word(self.bench, variant, cases, min(usual_s, busy_s), self.tried)
         if self.is_compiled and not self.candidate.known:
             self.own_work = sample_own_code(self.bench, variant, cases, self.tried)
 

@@ -8,7 +8,8 @@ them.
 
 Eager times of two processes have been a third apart, and such shares compare the processes besides. So under ``plan``
 torch's switches have turns in the same process, and ``switches`` are their shares there. Where a record has those of
-all its programs, they are what a reader of its chart is told.
+all its programs, they are what a reader of its chart is told. A program that has no process of its own for any of
+torch's switches has those alone.
 """
 
 from __future__ import annotations
@@ -92,20 +93,35 @@ class _Program:
         self.modes = {row["mode"]: row for row in rows if row["program"] == name}
         self.fix = _share(self.modes.get(FIX))
         ran = {mode: share for mode in SWITCHES if (share := _share(self.modes.get(mode))) is not None}
+        alone = any(mode in self.modes for mode in SWITCHES)
+        ran = ran if alone else self._switches()
         self.best = min(ran, key=lambda mode: ran[mode]) if ran and min(ran.values()) < 1 else "eager"
         self.least = min([1.0, *ran.values()])
-        self.switched = any(mode in self.modes for mode in SWITCHES)
-        self.over = self.least / self.fix if self.fix and self.switched else None
-        self.together = self._together()
+        self.switched = alone or bool(self.switches_beside_plan)
+        apart = self.least / self.fix if self.fix and alone else None
+        self.together = self._together(apart)
+        self.over = apart if alone else self.together
 
-    def _together(self) -> float | None:
+    def _switches(self) -> dict[str, float]:
+        """The shares of those of torch's switches that ran in the process of the plan."""
+        return dict(self.modes.get(PLAN, {}).get("switches") or {})
+
+    def _together(self, apart: float | None) -> float | None:
         """Torch's best over the fix's plan, both in one process; of a fix that found nothing eager stands for it."""
-        plan, fix = self.modes.get(PLAN), self.modes.get(FIX)
-        if self.fix == 1 and fix is not None and not fix.get("plan"):
-            return self.over
-        if plan is None or "failed" in plan or not plan.get("switches"):
-            return None
-        return float(min(1.0, *plan["switches"].values()) / plan["share"])
+        plan, fix, switches = self.modes.get(PLAN), self.modes.get(FIX), self._switches()
+        nothing = self.fix == 1 and fix is not None and not fix.get("plan")
+        if plan is None or not self.switches_beside_plan:
+            return apart if nothing else None
+        return min([1.0, *switches.values()]) / (1.0 if nothing else float(plan["share"]))
+
+    def switch_row(self, mode: str) -> Row | None:
+        """The row that says its time under one of torch's switches: its own, else that of the plan."""
+        return self.modes.get(mode, self.modes.get(PLAN) if mode in self._switches() else None)
+
+    @property
+    def switches_beside_plan(self) -> set[str]:
+        """The switches that had a process of the plan, whether they ran there or raised."""
+        return {*self._switches(), *self.modes.get(PLAN, {}).get("raised", ())}
 
     def eager(self) -> str:
         """Its time as its author wrote it: the least of the processes' medians, since neighbours only add to it."""
@@ -180,7 +196,7 @@ def _budgets(fixes: Sequence[Row]) -> list[str]:
 
 def _beside(found: Sequence[_Program]) -> bool:
     """Whether plans were held against torch's switches in one process."""
-    return any(p.modes.get(PLAN, {}).get("switches") for p in found)
+    return any(p.switches_beside_plan for p in found)
 
 
 def _again(plans: Sequence[Row]) -> list[str]:
@@ -207,9 +223,10 @@ def _mark(row: Row) -> str:
 def _switch(program: _Program) -> str:
     if not program.switched:
         return ""
-    if program.best == "eager":
-        return f"{'~' if any(is_rough(program.modes[mode]) for mode in SWITCHES if mode in program.modes) else ''}none"
-    return f"{_mark(program.modes[program.best])}{quantity.ratio(1 / program.least)} {program.best}"
+    of = (program.best,) if program.best != "eager" else SWITCHES
+    rough = any(is_rough(row) for mode in of if (row := program.switch_row(mode)) is not None)
+    said = "none" if program.best == "eager" else f"{quantity.ratio(1 / program.least)} {program.best}"
+    return f"{'~' if rough else ''}{said}"
 
 
 def _together(program: _Program) -> str:
@@ -255,6 +272,7 @@ def table(rows: Sequence[Row], programs: Sequence[str] = (), modes: Sequence[str
     if any(map(is_rough, rows)):
         said.append(f"~: other processes used the machine, or runs lay more than {100 * ROUGH_SPREAD:.0f}% apart.")
     failed = [f"{mode} of {p.name}" for p in found for mode, row in p.modes.items() if "failed" in row]
+    failed += [f"{mode} of {p.name}" for p in found for mode in p.modes.get(PLAN, {}).get("raised", ())]
     if failed:
         said.append(f"Failed: {', '.join(failed)}.")
     return [*lines, "", " ".join([*said, *_missing(found, programs, modes)]), ""]
@@ -281,7 +299,7 @@ def _compared(rows: Sequence[Row]) -> list[_Compared]:
         if in_one and plan is not None and p.together:
             switches = {"eager": 1.0, **plan["switches"]}
             mode = min(switches, key=lambda mode: switches[mode])
-            made.append(_Compared(p, mode, switches[mode], float(plan["share"]), p.together))
+            made.append(_Compared(p, mode, switches[mode], switches[mode] / p.together, p.together))
         else:
             made.append(_Compared(p, p.best, p.least, p.fix or 1.0, p.over or 1.0))
     return made
@@ -340,7 +358,7 @@ def _missing(found: Sequence[_Program], programs: Sequence[str], modes: Sequence
     said = [f"Not measured yet: {', '.join(gone)}."] if gone else []
     without: dict[str, list[str]] = {}
     for mode in modes:
-        names = [p.name for p in found if mode not in p.modes]
+        names = [p.name for p in found if mode not in p.modes and mode not in p.switches_beside_plan]
         if names:
             said_of = "any of them" if len(names) == len(found) else ", ".join(names)
             without.setdefault(said_of, []).append(f"`{mode}`")

@@ -66,6 +66,7 @@ class Call:
         self.floats = [i for i in at if self.given[i].dtype.is_floating_point]
         self.wholes = [i for i in at if i not in self.floats]
         self.errors = {i: e for i in self.floats if (e := shadows.error(self.given[i])) is not None}
+        self.terms = {i: k for i in self.floats if (k := shadows.terms(self.given[i]))}  # of those that are sums
         self.unsure = {i: m for i in self.wholes if (m := shadows.unsure(self.given[i])) is not None}
 
     @property

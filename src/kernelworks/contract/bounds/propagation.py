@@ -22,11 +22,13 @@ from kernelworks.contract.bounds.sums import (
     LANDINGS,
     PRODUCTS,
     SUMS,
+    added_error,
     begun_error,
     convolution_backward,
     product,
     scatter,
     summation,
+    terms_of,
     variance,
 )
 
@@ -111,8 +113,19 @@ class ErrorPropagationMode(TorchDispatchMode):
         if not outputs or not (call.floats or call.unsure):
             return native
         for output, result in zip(outputs, self._results(call, call.name, outputs), strict=True):
-            self.shadows.put(output, result.value, result.error, result.unsure)
+            error = result.error
+            if error is not None and (begun := self._begun(call, output)) is not None:
+                error = sum_errors([error, begun])
+            self.shadows.put(output, result.value, error, result.unsure)
+        if len(outputs) == 1 and call.floats:
+            self.shadows.put_terms(outputs[0], terms_of(call, outputs[0]))
         return native
+
+    def _begun(self, call: Call, output: Tensor) -> Error | None:
+        """What a sum rounds more that begins with what is added to it; of a product with an addend ``_begin_with`` says
+        that."""
+        within = any(func.overloadpacket.__name__ in BIASED_PRODUCTS for func in self._breaking)
+        return None if within else added_error(call, output)
 
     def _results(self, call: Call, name: str, outputs: Sequence[Tensor]) -> list[Result]:
         rule = RULES.get(name)
@@ -148,6 +161,7 @@ class ErrorPropagationMode(TorchDispatchMode):
         terms = int(call.leaves[call.floats[1]].shape[-1])
         own = begun_error(first, terms, native.dtype, call.label(terms))
         self.shadows.put(native, value, own if error is None else sum_errors([error, own]))
+        self.shadows.put_terms(native, terms)
 
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace in ("prim", "profiler"):

@@ -28,6 +28,7 @@ class _Shadow:
         self.parts: dict[str, Tensor] = {}
         self.shares: dict[str, float] = {}
         self.unsure: Tensor | None = None
+        self.terms = 0
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -86,11 +87,19 @@ class Shadows:
         mask = self._of(tensor).unsure
         return None if mask is None else _as(mask, tensor)
 
+    def terms(self, tensor: Tensor) -> int:
+        """Of how many products each element is the sum; 0 where it is none, or was written to since."""
+        return self._of(tensor).terms
+
+    def put_terms(self, tensor: Tensor, terms: int) -> None:
+        self._of(tensor).terms = terms
+
     def put(
         self, tensor: Tensor, value: Tensor | None, error: Error | None, unsure: Tensor | None = None
     ) -> None:  # fmt: skip
         """What a tensor holds from now on. ``value`` is None for integers and for what is as exact as it stands."""
         shadow = self._of(tensor)
+        shadow.terms = 0
         if shadow.value is not None:
             _as(shadow.value, tensor).copy_(tensor if value is None else value)
         if error is not None or shadow.parts:

@@ -17,22 +17,25 @@ from torch import Tensor
 from kernelworks.contract.bounds.call import Call, Result, inner, unit
 from kernelworks.contract.bounds.error import Error, sum_errors
 from kernelworks.contract.bounds.pointwise import TINY, rounding_error
-from kernelworks.contract.bounds.selection import move
+from kernelworks.contract.bounds.selection import MOVES, move
 from kernelworks.contract.error_model import SUM_STDDEVS, sum_rounding_factor
 
 __all__ = [
     "LANDINGS",
     "PRODUCTS",
     "SUMS",
+    "added_error",
     "begun_error",
     "convolution_backward",
     "product",
     "scatter",
     "summation",
+    "terms_of",
     "variance",
 ]
 
 Terms = Callable[[Call, Tensor], int]
+ADDITIONS = ("add", "sub", "rsub")
 
 
 def _reduced(call: Call, result: Tensor) -> int:
@@ -83,6 +86,7 @@ SUMS: dict[str, Terms] = {
     **dict.fromkeys(("index_add", "scatter_add"), _scattered),
     **dict.fromkeys(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), _few),
 }
+PRODUCT_SUMS = ("mm", "bmm", "mv", "dot", "vdot", "convolution", "_convolution", "mkldnn_convolution")
 MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
 
 
@@ -129,9 +133,37 @@ def summation(call: Call, outputs: Sequence[Tensor]) -> list[Result]:
 
 
 def begun_error(first: Tensor, terms: int, dtype: torch.dtype, label: str) -> Error:
-    """What a sum of so many terms rounds more if it begins with a number of this size: each partial sum has it."""
-    u = inner(dtype)
+    """What a sum of so many terms rounds more if it begins with a number of this size: each partial sum has it. A
+    mask's infinity is the result in any order."""
+    u, first = inner(dtype), torch.where(first.isfinite(), first, 0.0)
     return Error(u * terms * first, torch.zeros_like(first), u * root_of(terms) * first, {label: 1.0})
+
+
+def terms_of(call: Call, native: Tensor) -> int:
+    """Of how many products each element is the sum, with what was added to that since; 0 where it is none."""
+    if call.name in PRODUCT_SUMS:
+        return SUMS[call.name](call, native)
+    if call.name in ADDITIONS:
+        return max(call.terms.values(), default=0)
+    moved = call.name in MOVES and len(call.floats) == 1 and call.leaves[call.floats[0]].numel() == native.numel()
+    return call.terms.get(call.floats[0], 0) if moved else 0
+
+
+def added_error(call: Call, native: Tensor) -> Error | None:
+    """Of an addition to a sum of products: what the sum rounds more if a kernel begins it with what is added. None
+    where nothing is. Of two sums either may begin with the other."""
+    operands = [*call.args[:2]]
+    if call.name not in ADDITIONS or not call.terms or abs(call.argument("alpha", 1)) != 1:
+        return None
+    found = []
+    for i, terms in call.terms.items():
+        other = operands[1 if call.leaves[i] is operands[0] else 0]
+        first = torch.as_tensor(other, dtype=torch.float64, device=native.device).abs().expand(native.shape)
+        found.append(begun_error(first, terms, native.dtype, call.label(terms)))
+    worst, common, spread = (
+        torch.stack([getattr(one, part) for one in found]).amax(0) for part in ("worst", "common", "spread")
+    )
+    return Error(worst, common, spread, found[0].shares)
 
 
 def convolution_backward(call: Call, outputs: Sequence[Tensor]) -> list[Result]:

@@ -70,6 +70,7 @@ class Answer:
     late: str = ""  # it was not there when it was said to be, or changed afterwards
     touched: str = ""  # inputs or what lies round them
     working: str = ""  # goes on after its answer
+    overslept_s: float = 0.0  # that it may have gone on after its word, where it is stopped with that
     helpers: int = 0  # processes of its own at work, where it was stopped on its way
     at_own_code: int = 0  # of its threads that are at work then
     at_work: int = 0
@@ -258,9 +259,7 @@ class VariantProcess:
         self.process.go_on()
         self.process.roam(placed)
         helpers, at_own_code, at_work = self._stopped_on_its_way(pause_s) if pause_s else (0, 0, 0)
-        if self.at_once:
-            self.process.wait_for_word(patience_s)
-            self.process.begin_stop()
+        overslept_s = self.process.stop_at_its_word(patience_s) if self.at_once else 0.0
         said, _ = self.process.hear(patience_s)
         if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
             self.process.say({"outs": [one.outs for one in laid]})
@@ -279,7 +278,7 @@ class VariantProcess:
         used = self.cpu_ns() - used
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
         answer.off_clock_s, answer.helpers, answer.working = off_clock, helpers, awake
-        answer.at_own_code, answer.at_work = at_own_code, at_work
+        answer.at_own_code, answer.at_work, answer.overslept_s = at_own_code, at_work, overslept_s
         if self.device.apart:
             self._synchronize_device(answer, count, (end - begin) / 1e9, end)
         self.process.stop()
