@@ -45,7 +45,7 @@ AUTHORS = {  # optimizations without one place, however the program is written
     "merged projections": "it goes into the forward of {of}",
     "CUDA graph": "it needs example inputs, which the line that builds the model does not have",
 }
-CLIPPED = "clipped_parameters"
+CLIPPED_NAME = "clipped_parameters"
 HEADER = "kernelworks: {n} of {all} changes have a place of their own in the source"
 HEADER_OTHERS = "; the others are in a comment at the entry point, with the lines to write: {names}"
 
@@ -260,8 +260,8 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
     first = list[str]()
     if not isinstance(given["parameters"], ast.Call):  # a name may be a generator's, which can be read once
         alone = f"isinstance({parameters}, torch.Tensor)"
-        first.append(f"{CLIPPED} = [{parameters}] if {alone} else list({parameters})")
-        parameters = CLIPPED
+        first.append(f"{CLIPPED_NAME} = [{parameters}] if {alone} else list({parameters})")
+        parameters = CLIPPED_NAME
 
     def lines(norm: str) -> list[str]:
         return [

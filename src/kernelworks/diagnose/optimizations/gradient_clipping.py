@@ -40,7 +40,7 @@ SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function 
 VERIFIED_AGAINST = "torch's own clipping, on copies"
 MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
 TURNS, ENOUGH_S = (5, 25), 0.5
-EUCLIDEAN = 2.0  # the norm that torch takes by default
+EUCLIDEAN_NORM = 2.0  # the norm that torch takes by default
 SAYS = {
     SCALED: "gradients scaled only if their norm is too large",
     FOREACH: "gradients clipped in one call for all of them",
@@ -197,9 +197,9 @@ class _Optimization:
             )  # fmt: skip
 
     def _candidate(self, how: str, found: Sequence[Clipping] = ()) -> Candidate:
-        other = next((each.norm_type for each in found if each.norm_type != EUCLIDEAN), EUCLIDEAN)
+        other = next((each.norm_type for each in found if each.norm_type != EUCLIDEAN_NORM), EUCLIDEAN_NORM)
         number = f"{other:g}" if math.isfinite(other) else f'float("{other}")'
-        said = "" if other == EUCLIDEAN else f", norm_type={number}"
+        said = "" if other == EUCLIDEAN_NORM else f", norm_type={number}"
         return Candidate(
             self.name, PROCESS, SAYS[how], code=CODE[how].format(norm_type=said), options=(("how", how),),
             group=self.name, touches=frozenset({"gradients"}),

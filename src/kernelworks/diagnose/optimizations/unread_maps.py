@@ -33,8 +33,10 @@ from kernelworks.nn.source_code import definition
 __all__ = ["OPTIMIZATION", "without_maps"]
 
 PARTS = "parts"
-READ = "no method of {of} calls it and leaves the maps unread, in the source as it runs"
-BETWEEN = frozenset({torch_module.__file__, sites_modules.__file__})  # whose frames lie between caller and forward
+READ_TEXT = "no method of {of} calls it and leaves the maps unread, in the source as it runs"
+FILES_BETWEEN = frozenset(
+    {torch_module.__file__, sites_modules.__file__}
+)  # whose frames lie between caller and forward
 Caller = tuple[str, int, str]  # the file of a method, its first line and its name
 
 
@@ -101,7 +103,7 @@ def _is_plain(part: nn.Module) -> bool:
 def _read_by(root: nn.Module, path: str) -> str:
     above = root.get_submodule(path.rpartition(".")[0]) if path else None
     of = type(above).__name__ if above is not None else "a module"
-    return f"the maps of {path or type(root).__name__}: {READ.format(of=of)}"
+    return f"the maps of {path or type(root).__name__}: {READ_TEXT.format(of=of)}"
 
 
 # ---------------------------------------------------------------- who calls it
@@ -201,7 +203,7 @@ def _called_without(callers: frozenset[Caller]) -> Callable[..., Any]:
 
 def _called_by(callers: frozenset[Caller]) -> bool:
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in BETWEEN:
+    while frame is not None and frame.f_code.co_filename in FILES_BETWEEN:
         frame = frame.f_back
     return frame is not None and _key(frame.f_code) in callers
 
