@@ -22,10 +22,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import kernelworks as kw
-from kernelworks.diagnose.optimization import Scene
-from kernelworks.diagnose.optimizations import unread_maps as unread
 from kernelworks.diagnose.record import with_alarms
-from kernelworks.diagnose.sites.modules import find_roots
 from kernelworks.diagnose.slow_paths import (
     WATCHERS,
     arrays_in_lists,
@@ -39,7 +36,6 @@ from kernelworks.diagnose.slow_paths import (
 )
 from kernelworks.diagnose.slow_paths.look import slow_paths
 from kernelworks.diagnose.slow_paths.slow_path import Watcher
-from kernelworks.profile.program import Program as program_of
 from kernelworks.records import Peaks
 from kernelworks.report import diagnose as report
 
@@ -288,30 +284,3 @@ def test_no_advice_names_an_optimizer_that_trains_otherwise_or_a_type_that_nobod
     text = half_without_hardware.applies.__code__.co_consts
     assert not any("bfloat16" in str(one) for one in text)
     assert all(issubclass(kind, Watcher) for kind in WATCHERS)
-
-
-def test_maps_that_nobody_reads_are_no_more_computed() -> None:
-    class Two(nn.Module):
-        def __init__(self, reads: bool) -> None:
-            super().__init__()
-            self.first, self.second = (nn.MultiheadAttention(16, 2, batch_first=True) for _ in range(2))
-            self.reads = reads
-
-        def forward(self, x: Tensor) -> Tensor:
-            x, maps = self.first(x, x, x)
-            return self.second(x, x, x)[0] + (maps.mean() if self.reads else 0.0)  # type: ignore[no-any-return]
-
-    x = torch.randn(2, 5, 16)
-    for reads in (False, True):
-        model = Two(reads).eval()
-        program = program_of("p", lambda model=model: model(x))
-        with torch.no_grad():
-            scene = Scene(find_roots(program.run), program)
-            (candidate,) = unread.OPTIMIZATION.candidates(scene)
-            assert candidate.option("parts") == (["second"] if reads else ["first", "second"])
-            assert not list(unread.OPTIMIZATION.takes.faults("module", dict(candidate.options)))
-            expected = model(x)
-            with unread.OPTIMIZATION.apply(scene, candidate):
-                assert model.second(x, x, x)[1] is None
-                torch.testing.assert_close(model(x), expected)
-            assert model.second(x, x, x)[1] is not None and "forward" not in vars(model.second)

@@ -45,6 +45,7 @@ AUTHORS = {  # optimizations without one place, however the program is written
     "merged projections": "it goes into the forward of {of}",
     "CUDA graph": "it needs example inputs, which the line that builds the model does not have",
 }
+CLIPPED_NAME = "clipped_parameters"
 HEADER = "kernelworks: {n} of {all} changes have a place of their own in the source"
 HEADER_OTHERS = "; the others are in a comment at the entry point, with the lines to write: {names}"
 
@@ -256,11 +257,17 @@ def _clipping(call: ast.Call, source: Source) -> tuple[Callable[[str], list[str]
     if given.keys() != {"parameters", "max_norm"}:
         raise NoPlace(f"{source.path.name}:{call.lineno} passes more than the parameters and the norm")
     parameters, most = (source.text_of(given[name]) for name in ("parameters", "max_norm"))
+    first = list[str]()
+    if not isinstance(given["parameters"], ast.Call):  # a name may be a generator's, which can be read once
+        alone = f"isinstance({parameters}, torch.Tensor)"
+        first.append(f"{CLIPPED_NAME} = [{parameters}] if {alone} else list({parameters})")
+        parameters = CLIPPED_NAME
 
     def lines(norm: str) -> list[str]:
         return [
+            *first,
             f"{norm} = torch.nn.utils.get_total_norm([p.grad for p in {parameters} if p.grad is not None])",
-            f"if {norm} > {most}:  # on a CPU this waits for nothing, and saves a pass over the gradients",
+            f"if not {norm} < {most}:  # on a CPU this waits for nothing, and saves a pass over the gradients",
             f"    torch.nn.utils.clip_grads_with_norm_({parameters}, {most}, {norm})",
         ]
 

@@ -39,7 +39,7 @@ class _Optimization:
             raise Impossible(MODULES_MADE_ANEW)
         yield Candidate(
             self.name, EVERYWHERE, "convolutions in channels_last memory format",
-            code="model.to(memory_format=torch.channels_last)", touches=frozenset({"ops", "layout"}), again=True,
+            code=_code(scene.roots.modules), touches=frozenset({"ops", "layout"}), again=True,
         )  # fmt: skip
 
     def predict(self, scene: Scene, candidate: Candidate) -> Promise:
@@ -49,6 +49,19 @@ class _Optimization:
         weights = _weights(scene.roots.modules)
         laid: dict[int, Tensor] = {}
         return Change(lambda: relaid(weights, scene.optimizers, laid))
+
+
+def _code(modules: Iterable[nn.Module]) -> str:
+    """The lines that lay them out so without kernelworks. ``model.to`` refuses a tensor of another rank than that of
+    its memory format."""
+    held = (t for module in modules for t in (*module.parameters(), *module.buffers()))
+    ranks = {t.dim() for t in held} & FORMATS.keys()
+    if len(ranks) == 1:
+        return f"model.to(memory_format={FORMATS[ranks.pop()]})"
+    lines = ["for part in model.modules():"]
+    for rank, kinds in ((4, "Conv2d, torch.nn.ConvTranspose2d"), (5, "Conv3d, torch.nn.ConvTranspose3d")):
+        lines += [f"    if isinstance(part, (torch.nn.{kinds})):", f"        part.to(memory_format={FORMATS[rank]})"]
+    return "\n".join(lines)
 
 
 def _weights(modules: Iterable[nn.Module]) -> list[nn.Parameter]:

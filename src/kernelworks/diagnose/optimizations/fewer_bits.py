@@ -40,7 +40,8 @@ SAYS = {
     BF16: (
         "products in bfloat16 by autocast",
         'model.forward = torch.autocast("{device}", dtype=torch.bfloat16)(model.forward)\n'
-        "model.register_forward_hook(lambda module, given, made: made.float() if torch.is_tensor(made) else made)",
+        "model.register_forward_hook(lambda module, given, made: torch.utils._pytree.tree_map(\n"
+        "    lambda t: t.float() if torch.is_tensor(t) and t.dtype is torch.bfloat16 else t, made))",
     ),
     INT8: (
         "nn.Linear in int8 with dynamic quantization",

@@ -55,11 +55,6 @@ DIMS: dict[type, tuple[type, int]] = {  # the norm of a product's results, and t
 SEQUENTIAL = shipped_forward(nn.Sequential)
 NOT_CHAINED = "no method of {of} calls the one on the other's result, in the source as it runs"
 CODE = """\
-from torch.nn.utils.fusion import fuse_conv_bn_eval  # for each pair; the norm becomes nn.Identity()
-model.{product} = fuse_conv_bn_eval(model.{product}, model.{norm}); model.{norm} = torch.nn.Identity()"""
-
-
-FULL = """\
 for product, norm in (
 {pairs}
 ):
@@ -76,7 +71,7 @@ def in_full(model: nn.Module, pairs: Iterable[tuple[str, str]]) -> str:
         fuse = "fuse_linear_bn_eval" if isinstance(part, nn.Linear) else "fuse_conv_bn_eval"
         more = ", transpose=True" if isinstance(part, nn.modules.conv._ConvTransposeNd) else ""
         kinds.setdefault((fuse, more), []).append(f'    ("{product}", "{norm}"),')
-    return "\n".join(FULL.format(pairs="\n".join(lines), fuse=fuse, more=more) for (fuse, more), lines in kinds.items())
+    return "\n".join(CODE.format(pairs="\n".join(lines), fuse=fuse, more=more) for (fuse, more), lines in kinds.items())
 
 
 class _Optimization:
@@ -97,12 +92,11 @@ class _Optimization:
             if pairs and scene.roots.fresh:
                 raise Impossible(MODULES_MADE_ANEW)
             if pairs:
-                code = CODE.format(product=pairs[0][0], norm=pairs[0][1])
                 says = f"{len(pairs)} batch norms folded into what comes before them"
                 if left:
                     says += f", {len(left)} left as they are"
                 yield Candidate(
-                    self.name, scene.site(root), says, code=code, options=(("pairs", pairs),),
+                    self.name, scene.site(root), says, code=in_full(root, pairs), options=(("pairs", pairs),),
                     touches=frozenset({"ops"}),
                 )  # fmt: skip
                 has_candidate = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ SyncWrapper = Callable[[Callable[[], Any]], Callable[[], Any]]  # of a function 
 VERIFIED_AGAINST = "torch's own clipping, on copies"
 MOST_BYTES = 256 << 20  # of gradients that are copied for a trial
 TURNS, ENOUGH_S = (5, 25), 0.5
+EUCLIDEAN_NORM = 2.0  # the norm that torch takes by default
 SAYS = {
     SCALED: "gradients scaled only if their norm is too large",
     FOREACH: "gradients clipped in one call for all of them",
@@ -46,10 +48,10 @@ SAYS = {
 CODE = {
     SCALED: """\
 grads = [p.grad for p in model.parameters() if p.grad is not None]
-norm = torch.nn.utils.get_total_norm(grads)
-if norm > max_norm:
+norm = torch.nn.utils.get_total_norm(grads{norm_type})
+if not norm < max_norm:  # also if it is no number
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)""",
-    FOREACH: "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # without foreach=False",
+    FOREACH: "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm{norm_type})  # without foreach=False",
 }
 SYNC_ADVICE = (
     "clip_grad_norm_(error_if_nonfinite=True) waits for the GPU at every step: leave it out, and look at the norm that "
@@ -185,19 +187,22 @@ class _Optimization:
         found = self._found(scene)
         kinds = {kind for each in found for kind in each.kinds}
         if kinds == {"cpu"} and not all(each.clipped for each in found):
-            yield self._candidate(SCALED)
+            yield self._candidate(SCALED, found)
         if "cuda" in kinds and any(each.foreach is False for each in found):
-            yield self._candidate(FOREACH)
+            yield self._candidate(FOREACH, found)
         if "cuda" in kinds and any(each.checked for each in found):
             yield Candidate(
                 self.name, PROGRAM, "no wait for the norm", advice=SYNC_ADVICE,
                 code="torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
             )  # fmt: skip
 
-    def _candidate(self, how: str) -> Candidate:
+    def _candidate(self, how: str, found: Sequence[Clipping] = ()) -> Candidate:
+        other = next((each.norm_type for each in found if each.norm_type != EUCLIDEAN_NORM), EUCLIDEAN_NORM)
+        number = f"{other:g}" if math.isfinite(other) else f'float("{other}")'
+        said = "" if other == EUCLIDEAN_NORM else f", norm_type={number}"
         return Candidate(
-            self.name, PROCESS, SAYS[how], code=CODE[how], options=(("how", how),), group=self.name,
-            touches=frozenset({"gradients"}),
+            self.name, PROCESS, SAYS[how], code=CODE[how].format(norm_type=said), options=(("how", how),),
+            group=self.name, touches=frozenset({"gradients"}),
         )  # fmt: skip
 
     def _found(self, scene: Scene) -> list[Clipping]:

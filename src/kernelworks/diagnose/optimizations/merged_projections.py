@@ -43,10 +43,10 @@ from kernelworks.records.fix import MODULES_MADE_ANEW
 __all__ = ["OPTIMIZATION", "MergedParameters", "products_of_one_input"]
 
 CODE = """\
-# in the module that holds them, once:
-weight = torch.cat([{weights}])
+# in the module that holds them, once, and again if a weight changes:
+{made}
 # and in its forward:
-{names} = F.linear(x, weight).split([{sizes}], dim=-1)"""
+{names} = torch.nn.functional.linear(x, {given}).split([{sizes}], dim=-1)"""
 NO_SHARED_INPUT = "no method of {of} passes one variable to all of {names}, with nothing between that may write"
 # What may stand between two products: it writes to nothing that existed before.
 METHODS = frozenset({
@@ -83,12 +83,13 @@ class _Optimization:
                 raise Impossible(MODULES_MADE_ANEW)
             if groups:
                 short = [path.rpartition(".")[2] for path in groups[0]]
-                weights = ", ".join(f"self.{each}.weight" for each in short)
+                kinds = ("weight",) if parts[groups[0][0]].bias is None else ("weight", "bias")
+                made = (f"{kind} = torch.cat([{', '.join(f'self.{each}.{kind}' for each in short)}])" for kind in kinds)
                 sizes = ", ".join(str(parts[path].out_features) for path in groups[0])
+                code = CODE.format(made="\n".join(made), names=", ".join(short), given=", ".join(kinds), sizes=sizes)
                 yield Candidate(
                     self.name, scene.site(root), f"{', '.join(short)} as one product, in {len(groups)} places",
-                    code=CODE.format(weights=weights, names=", ".join(short), sizes=sizes),
-                    options=(("groups", groups),), touches=frozenset({"ops"}),
+                    code=code, options=(("groups", groups),), touches=frozenset({"ops"}),
                 )  # fmt: skip
                 has_candidate = True
             else:
