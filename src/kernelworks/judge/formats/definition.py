@@ -38,7 +38,7 @@ LANGUAGES = {
     "cudnn_frontend": "cuda",
 }  # fmt: skip
 COMPILED_FIRST = ("cuda", "c++", "triton", "torch")
-TAKEN = ("other weights",)  # the name of what every problem is asked at
+RESERVED_NAMES = ("other weights",)  # the name of what every problem is asked at
 UNBOUND = 64  # an axis that no workload binds
 MOST = 64  # workloads that are taken up
 
@@ -147,7 +147,7 @@ def _shapes(
                     f"{found}: workload {number}: axes.{axis} is {_short(bound.get(axis))}; a size is accepted"
                 )
         name = str(work.get("uuid", number))
-        if name in {*TAKEN, *(shape.name for shape in shapes)}:
+        if name in {*RESERVED_NAMES, *(shape.name for shape in shapes)}:
             name = f"{name}, workload {number}"
         shapes.append(Shape(name, {**{a: bound[a] for a in free}, "workload": number}))
     if not shapes:
