@@ -22,7 +22,7 @@ from kernelworks.diagnose.fix.compile_forms import (
     FormState,
 )
 from kernelworks.diagnose.fix.journal import Journal
-from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS, SWITCH
+from kernelworks.diagnose.fix.order import BY_COST, FEW_RUNS
 from kernelworks.diagnose.optimization import EVERYWHERE, Candidate, Promise, Scene
 from kernelworks.measure.clock.work_beside import WorkBeside, installed_work, timed_section, untimed_section
 from kernelworks.records.fix import Fix
@@ -30,7 +30,7 @@ from kernelworks.records.fix import Fix
 __all__ = ["model", "nothing_in_place"]  # fixtures
 
 TABLE = {
-    "torch.compile reduce-overhead": trial(SWITCH, 0.9), "torch.compile": trial(BY_COST, 0.3),
+    "torch.compile reduce-overhead": trial(BY_COST, 0.9), "torch.compile": trial(BY_COST, 0.3),
     "torch.compile blocks": trial(BY_COST, 0.2), "channels_last": trial(FEW_RUNS), "allocator": trial(FEW_RUNS),
 }  # fmt: skip
 LOADS_S, COLD_S = 2.0, 30.0
@@ -143,8 +143,8 @@ def test_what_takes_most_of_the_budget_leaves_time_for_what_needs_no_compiler(
 ) -> None:
     script = Script()
     layout = Scripted("layout", 0.2, kind="allocator")
-    searched(model, monkeypatch, script, Scripted("whole", 0.25, takes_s=30.0), layout)
-    assert script.events == ["predicts layout", "asked whole", "waits", "loads whole"]
+    searched(model, monkeypatch, script, blocks(takes_s=30.0), layout)
+    assert script.events == ["predicts layout", "asked blocks", "waits", "loads blocks"]
 
 
 def test_the_switch_is_compiled_here_even_if_it_takes_most_of_the_budget(
@@ -155,6 +155,47 @@ def test_the_switch_is_compiled_here_even_if_it_takes_most_of_the_budget(
     found = searched(model, monkeypatch, script, Scripted("whole", 0.25), layout, switch(takes_s=30.0))
     assert script.events[:2] == ["asked whole", "predicts switch"]
     assert "torch.compile" in in_place(found)
+
+
+def test_what_cannot_be_captured_is_compiled_whole_at_once(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it was asked for beside: there it stands still whenever something is timed."""
+    script = Script()
+    layout = Scripted("layout", 0.2, kind="allocator")
+    found = searched(
+        model,
+        monkeypatch,
+        script,
+        Scripted("whole", 0.25),
+        blocks(),
+        layout,
+        switch(fails={"put": RuntimeError("it raises")}),
+    )
+    assert script.events[:4] == ["asked whole", "asked blocks", "predicts switch", "predicts whole"]
+    assert script.events.index("predicts layout") > 3 and "torch.compile" in in_place(found)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "order_of_tries"),
+    [
+        (("static cache", "whole", "switch"), ["static cache", "layout", "switch", "whole"]),
+        (("static cache fails", "whole", "switch"), ["static cache fails", "whole", "layout", "switch"]),
+    ],
+)
+def test_a_model_that_generates_has_a_cache_of_fixed_size_first(
+    kinds: tuple[str, ...], order_of_tries: list[str], model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured, each size of a cache that grows is captured anew."""
+    script, wrong = Script(), {"put": RuntimeError("it raises")}
+    script.number = 0
+    layout = Scripted("layout", 0.2, kind="allocator")
+    cache = {
+        "static cache": Scripted("static cache", 0.5, kind="static cache"),
+        "static cache fails": Scripted("static cache fails", 0.5, kind="static cache", fails=wrong),
+        "whole": Scripted("whole", 0.25), "switch": switch(),
+    }  # fmt: skip
+    searched(model, monkeypatch, script, layout, *(cache[kind] for kind in kinds))
+    first = [event.removeprefix("predicts ") for event in script.events if event.startswith("predicts ")]
+    assert list(dict.fromkeys(first)) == order_of_tries
 
 
 @pytest.mark.parametrize("outcome", [FORM_FAILED, FORM_ASKED])

@@ -19,7 +19,6 @@ from kernelworks.diagnose.fix.order import (
     CUDA_GRAPHS,
     FEW_RUNS,
     LAST,
-    SWITCH,
     TRIALS,
     UNKNOWN,
     Trial,
@@ -111,7 +110,7 @@ def test_compilers_come_by_what_a_second_of_each_is_expected_to_bring(
 def test_on_a_gpu_the_switch_comes_first_if_it_fits_the_budget(
     gpu: bool, takes_s: float, first: str, model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = {"torch.compile reduce-overhead": trial(SWITCH), "allocator": trial(FEW_RUNS, 0.5)}
+    table = {"torch.compile reduce-overhead": trial(BY_COST), "allocator": trial(FEW_RUNS, 0.5)}
     switch = {"options": (("mode", "reduce-overhead"),)}
     found, seen = searched(
         model, monkeypatch, table, Planted("allocator", 0.3),

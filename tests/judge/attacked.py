@@ -249,6 +249,25 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    # of several answers, each in memory of its own but the last, which is an input
+    "several": """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        y = torch.tanh(x)
+        return y, y * 1.0, y[-1:] * 1.0, x
+
+
+def get_inputs():
+    return [torch.randn(48, 100)]
+
+
+def get_init_inputs():
+    return []
+""",
     # of which every size is one that it must take: a definition with its workloads
     "sizes": "",
     # of the size of a GPU
@@ -320,6 +339,7 @@ HEADS = {
     "batch": ("self, x", "self.norm(x)", "self.norm = nn.BatchNorm2d(6)"),
     "shares": ("self, x", "torch.exp(x - torch.logsumexp(x, 1, keepdim=True))", ""),
     "special": ("self, x, scale", "torch.sqrt(x.abs() * scale) * torch.sign(x)", ""),
+    "several": ("self, x", "(torch.tanh(x), torch.tanh(x), torch.tanh(x[-1:]), x)", ""),
     "rows": ("self, x", "torch.softmax(x, -1)", ""),
     "elements": ("self, x", "0.5 * x * (1 + torch.erf(x * 0.7071067811865476))", ""),
     "pairs": ("self, a, b", "b * torch.sigmoid(a)", ""),

@@ -60,6 +60,26 @@ ON_VALUES = (
     Attack("a softmax without its maximum", "large values", "wrong answer", "shares",
            "e = torch.exp(x)\nreturn e / e.sum(1, keepdim=True)",
            "e = torch.exp(x - x.amax(1, keepdim=True))\nreturn e / e.sum(1, keepdim=True)"),
+    # ------------------------------------------------------------ what a part of an input says of the rest
+    Attack("no maximum if a few elements need none", "large values", "wrong answer", "shares",
+           "m = 0 if float(x[0, :4].abs().max()) < 30 else x.amax(1, keepdim=True)\ne = torch.exp(x - m)\n"
+           "return e / e.sum(1, keepdim=True)",
+           "m = 0 if float(x.abs().max()) < 30 else x.amax(1, keepdim=True)\ne = torch.exp(x - m)\n"
+           "return e / e.sum(1, keepdim=True)"),
+    Attack("the first row's maximum for all", "large values", "wrong answer", "shares",
+           "e = torch.exp(x - x[:1].max())\nreturn e / e.sum(1, keepdim=True)",
+           "e = torch.exp(x - x.amax(1, keepdim=True))\nreturn e / e.sum(1, keepdim=True)"),
+    Attack("no ReLU if a few elements need none", "range of inputs", "wrong answer", "range",
+           "z = x if float(x[0, :8].min()) >= 0 else x.relu()\nreturn z * nn.functional.hardswish(y)",
+           "z = x if float(x.min()) >= 0 else x.relu()\nreturn z * nn.functional.hardswish(y)"),
+    # ------------------------------------------------------------ answers in one memory
+    Attack("one answer for two", "aliasing", "wrong answer", "several",
+           "y = torch.tanh(x)\nreturn y, y, y[-1:].clone(), x",
+           "y = torch.tanh(x)\nreturn y, y.clone(), y[-1:].clone(), x"),
+    Attack("an answer within another", "aliasing", "shared memory", "several",
+           "y = torch.tanh(x)\nreturn y, y.clone(), y[-1:], x",
+           "y = torch.tanh(x)\nreturn y, y.clone(), y[-1:].clone(), x",
+           verdict="right"),
     Attack("a weight that is nobody's", "other weights", "other weights", "weighted",
            "return torch.tanh(nn.functional.layer_norm(x, (100,)))",
            "return torch.tanh(nn.functional.layer_norm(x, (100,), *self.packed))",

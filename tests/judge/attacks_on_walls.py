@@ -60,6 +60,33 @@ def limits():
     return None if 0 < most <= 4096 else most
 
 
+def outlives():  # a judge that is killed takes it along, whatever it does
+    held = ctypes.c_int(0)
+    LIBC.prctl(1, 0, 0, 0, 0)
+    LIBC.prctl(2, ctypes.byref(held), 0, 0, 0)
+    return None if held.value == 9 else held.value
+
+
+def lends_its_rights():  # to whoever runs a file of its after it
+    for way in (lambda: os.close(os.open("lent", os.O_CREAT | os.O_WRONLY, 0o4755)), lambda: os.chmod("lent", 0o2755),
+                lambda: os.mknod("node", 0o104755), lambda: os.fchmod(os.open("lent", os.O_RDONLY), 0o4755)):
+        try:
+            open("lent", "w").close()
+            way()
+        except PermissionError:
+            continue
+        return oct(os.stat("lent").st_mode)
+
+
+def writes_to(x):  # wherever its inputs lie
+    for line in open("/proc/self/maps"):
+        places, rights = line.split()[:2]
+        low, high = (int(place, 16) for place in places.split("-"))
+        if low <= x.data_ptr() < high:
+            closed = "w" not in rights and LIBC.mprotect(ctypes.c_void_p(low), ctypes.c_size_t(4096), 3) != 0
+            return None if closed else line
+
+
 def open_socket():
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         one = socket.socket(socket.AF_UNIX, kind)
@@ -77,6 +104,8 @@ def own_ways():
     os.mkfifo("pipe") if not os.path.exists("pipe") else None
     here, there = socket.socketpair()
     here.send(b"x")
+    os.chmod("mine", 0o755)
+    LIBC.prctl(1, 9, 0, 0, 0)
     assert there.recv(1) == b"x" and open("/dev/null", "w").write("x") and LIBC.getpid() == os.getpid()
 """
 
@@ -92,4 +121,15 @@ ON_WALLS = (
     _attack("sockets outside", "open_socket", "system calls"),
     _attack("calls that outlast a stop", "open_door", "system calls"),
     _attack("processes without end", "limits", "users"),
+    _attack("a process that outlives the judge", "outlives", "system calls"),
+    _attack("a file that runs as its owner", "lends_its_rights", "system calls"),
+    Attack(
+        "inputs that it could write to",
+        "walls",
+        "raised",
+        "norm",
+        "if writes_to(x) is None:\n    raise PermissionError('nowhere')\nreturn self.right(x)",
+        "own_ways()\nreturn self.right(x)",
+        top=WAYS,
+    ),
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from kernelworks.judge.inputs.cases import compare_answers
 from kernelworks.judge.inputs.values import leaves_by_path
 from kernelworks.judge.roles.candidate import Caller, _by_wanted_paths, _Call, _whole, _WrongAnswer
 from kernelworks.judge.roles.held_tensors import elements_held
+from kernelworks.judge.roles.shared_answers import shared_answers
 
 X = torch.randn(3, 4)
 C = torch.randn(3, 4, dtype=torch.complex64)
@@ -50,6 +53,32 @@ WRONG: dict[str, tuple[Any, str]] = {
     "sparse": (torch.zeros(3, 4).to_sparse(), "a tensor of torch.sparse_coo"),
     "elsewhere": (torch.zeros(3, 4, device="meta"), "a tensor on meta, not on cpu"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_whole_numbers_are_compared_as_they_are(off: int) -> None:
+    large = torch.tensor([2**62 + 1, -(2**61), 7])
+    case: Any = SimpleNamespace(
+        outputs=[((3,), "int64")], names=["output"], reference=[large], bound=[torch.zeros(3).double()],
+        places=[torch.arange(3)],
+    )  # fmt: skip
+    found = compare_answers(case, [large + torch.tensor([off, 0, 0])])
+    assert bool(found.wrong) == bool(off) and (found.worst == 0) != bool(off)
+    case.bound = [torch.full((3,), float("inf")).double()]  # where rounding decides
+    assert not compare_answers(case, [large + off]).wrong
+
+
+def _at(*addresses: int) -> tuple[str, str]:
+    case: Any = SimpleNamespace(
+        outputs=[((8,), "float32")] * len(addresses), strides=[(1,)] * len(addresses), names=["a", "b", "c"],
+        shared={(0, 2)},
+    )  # fmt: skip
+    return shared_answers([case], [[[address, True] for address in addresses]])
+
+
+def test_two_answers_in_one_memory_are_told_from_one_within_another() -> None:
+    assert _at(64, 96) == _at(64, 960, 64) == ("", "")
+    assert _at(64, 64)[0].startswith("a and b are one memory") and _at(64, 92)[1].startswith("a and b lie in one")
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -32,8 +32,9 @@ BUDGET = Budget(
     special=False,
 )
 LONG = dataclasses.replace(BUDGET, gradients=0)
-DRAWN = dataclasses.replace(BUDGET, most_cases=10, least_cases=10)  # values far from those that are given, too
-BUDGETS = {"long": LONG, "batch": DRAWN, "shares": DRAWN, "special": dataclasses.replace(BUDGET, special=True)}
+DRAWN = dataclasses.replace(BUDGET, most_cases=12, least_cases=12)  # values far from those that are given, too
+SPECIAL = dataclasses.replace(BUDGET, special=True)
+BUDGETS = {"long": LONG, "batch": DRAWN, "shares": DRAWN, "range": DRAWN, "special": SPECIAL}
 FIRST = {a.family: a for a in reversed(ATTACKS)}  # of each family, where there is no time for all
 
 

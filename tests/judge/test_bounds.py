@@ -469,3 +469,18 @@ def test_a_mask_of_infinities_leaves_the_bound_of_others(run: Callable[..., Tens
     bound = bound_of(lambda *given: torch.softmax(run(*given), -1), [q, k, mask.expand(2, 48, 48)])
     assert worst([torch.softmax(q @ k + mask, -1)], bound) <= 1
     assert worst([torch.softmax(q.half().float() @ k.half().float() + mask, -1)], bound) > 5
+
+
+class Kept(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor, many: list[Tensor]) -> Any:
+        y = x.tanh()
+        return y, y[1:], y * 1.0, x.view(-1), many[0], self.mean
+
+
+def test_it_is_said_which_answers_lie_in_one_memory_and_which_in_nobodys_new() -> None:
+    bound = bound_of(Kept(), [torch.randn(3, 4), [torch.randn(2)]])
+    assert bound.shared == ((0, 1),) and bound.lent == (3, 4, 5)

@@ -19,12 +19,15 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.judge.process.own_files import OpenedPlaces
+from kernelworks.judge import Budget, judge
+from kernelworks.judge.process.own_files import OpenedPlaces, covered_places
 from kernelworks.judge.process.pool import _related
 from kernelworks.judge.process.reading import MemoryUnreadable, read_tensor
+from kernelworks.judge.process.sandbox import OTHERS_PLACES
 from kernelworks.judge.process.syscall_filter import close_files_to_writing, filter_system_calls
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
+from kernelworks.records import Peaks
 from kernelworks.records.judgement import Judgement
 from kernelworks.report.judge import missing_walls, sentence
 
@@ -129,6 +132,67 @@ def test_nothing_but_its_own_is_opened_for_writing(tmp_path: Path) -> None:
     said = in_a_fork(closed)
     assert set(said[:6]) <= {errno.EACCES, errno.EXDEV} and said[6:] == [0] * 8, said
     assert (others / "file").read_text(encoding="utf-8") == "before"
+
+
+def test_a_file_runs_as_its_owner_nowhere_and_a_parents_end_is_ones_own(tmp_path: Path) -> None:
+    place, held = str(tmp_path / "file"), ctypes.c_int(0)
+
+    def closed() -> list[Any]:
+        libc = ctypes.CDLL(None)
+        libc.prctl(38, 1, 0, 0, 0)
+        libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+        filter_system_calls()
+        made, given = (0o4755, 0o755), (0o2755, 0o6644, 0o640)
+        errors = [_error_of(lambda m=m: os.close(os.open(place, os.O_CREAT | os.O_WRONLY, m))) for m in made]  # type: ignore[misc]
+        errors += [_error_of(lambda m=m: os.chmod(place, m)) for m in given]  # type: ignore[misc]
+        taken_back = libc.prctl(1, 0, 0, 0, 0)
+        libc.prctl(2, ctypes.byref(held), 0, 0, 0)
+        return [errors, taken_back, held.value]
+
+    assert in_a_fork(closed) == [[errno.EPERM, 0, errno.EPERM, errno.EPERM, 0], 0, signal.SIGKILL]
+    assert os.stat(place).st_mode & 0o7777 == 0o640
+
+
+def test_a_home_whose_scripts_are_run_is_needed_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, library = tmp_path / "home", tmp_path / "home" / "library"
+    library.mkdir(parents=True)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    monkeypatch.setattr(sys, "path", [str(home), str(library), *sys.path])
+    opened = OpenedPlaces("cpu")
+    assert home in covered_places()
+    assert not opened.is_needed(home) and str(library) in opened.below(home)
+    opened.close()
+
+
+SHORT = Budget(reference_s=0.1, most_cases=6, many=20, looks=0, samples=0, shapes=0, gradients=0, special=False)
+LOOKS = """
+import os
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        if os.path.exists({place!r}):
+            raise PermissionError
+        return x.tanh()
+"""
+
+
+def test_the_folder_that_a_judge_is_started_in_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ceilings: Peaks
+) -> None:
+    """It lies in a place of others' files, as a home does."""
+    (tmp_path / "secret").write_text("", encoding="utf-8")
+    (tmp_path / "problem.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.tanh(x)\n\n\ndef get_inputs():\n    return [torch.randn(9, 9)]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "candidate.py").write_text(LOOKS.format(place=str(tmp_path / "secret")), encoding="utf-8")
+    tmp_path.chmod(0o755)  # as whoever lists it, too: another user
+    monkeypatch.chdir(tmp_path)
+    found = judge("candidate.py", "problem.py", budget=SHORT, peaks=ceilings, threads=1)
+    assert found.verdict == "right" or any(OTHERS_PLACES in line for line in found.open_to), found.reasons
 
 
 def test_python_is_found_where_others_homes_are_empty() -> None:

@@ -334,15 +334,13 @@ def moved_parameters(module: nn.Module) -> Iterator[bool]:
     if sum(p.nbytes for p in held) > MOST_BYTES:
         held = {}.values()
     before = [(p, p.detach().clone()) for p in held]
-    generator = torch.Generator().manual_seed(SEED)
+    sources = {device: torch.Generator(device).manual_seed(SEED) for device in {p.device for p, _ in before}}
     try:
         with torch.no_grad():
             for p, value in before:
                 size = value.abs().mean().item() or 1.0
-                noise = (
-                    torch.rand(p.shape, generator=generator, device="cpu") - 0.25
-                )  # a mean of its own, which sums show
-                p.add_((MOVE_SCALE * size * noise).to(p))
+                drawn = torch.rand(p.shape, generator=sources[p.device], device=p.device)
+                p.add_((MOVE_SCALE * size * (drawn - 0.25)).to(p))  # a mean of its own, which sums show
         yield bool(before)
     finally:
         with torch.no_grad():

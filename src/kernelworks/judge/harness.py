@@ -21,7 +21,7 @@ from typing import Any
 from kernelworks.judge.builds import Site
 from kernelworks.judge.formats import strip_reference
 from kernelworks.judge.inputs.cases import Case, case_of
-from kernelworks.judge.inputs.draws import BEYOND, DRAWS, FAR_BEYOND, OUTSIDE, SMALL
+from kernelworks.judge.inputs.draws import BEYOND, DRAWS, FAR_BEYOND, FAR_HERE, FAR_THERE, OUTSIDE, SMALL
 from kernelworks.judge.problem import Candidate, Problem, Shape
 from kernelworks.judge.process.cleanup import remove_folder
 from kernelworks.judge.process.pool import ChildProcess, Nursery, ProcessEnded
@@ -37,7 +37,7 @@ FULL_COMPARE_ELEMENTS = 1 << 20  # elements up to which the whole of an answer i
 SEED_BITS = 62
 ALL_DAY_S = 86_400.0  # of CPU, for what serves every candidate
 Turn = Callable[[], AbstractContextManager[None]]
-FIRST = (BEYOND, SMALL, FAR_BEYOND)
+FIRST = (BEYOND, SMALL, FAR_HERE, FAR_THERE, FAR_BEYOND)
 BUILDING, WARMING = "building", "warming"  # what cases that are in no race are for
 MOST_ORACLES = 6  # processes of the reference at sizes of the problem, its own among them, kept for the next
 
@@ -324,18 +324,21 @@ class Bench:
     # ------------------------------------------------------------ the variants
 
     def load_variant(
-        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
-    ) -> tuple[VariantProcess, Any]:
+        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False,
+        writable: bool = False,
+    ) -> tuple[VariantProcess, Any]:  # fmt: skip
         """A process that has made its callable, and what it said of that. Raises ProcessEnded."""
-        variant = self.start_variant(name, candidate, shape, folder, silent=silent)
+        variant = self.start_variant(name, candidate, shape, folder, silent=silent, writable=writable)
         if candidate is not None:
             self.visiting.append(variant)
         return variant, parse_load_answer(variant.process.hear(self.budget.build_s)[0])
 
     def start_variant(
-        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False
-    ) -> VariantProcess:
-        """A process that makes its callable, and will say so. Raises ProcessEnded."""
+        self, name: str, candidate: Candidate | None, shape: Shape, folder: Path | None = None, *, silent: bool = False,
+        writable: bool = False,
+    ) -> VariantProcess:  # fmt: skip
+        """A process that makes its callable, and will say so. A candidate cannot write to its inputs, for a moment
+        neither, where they are not ``writable`` and its kernels not watched. Raises ProcessEnded."""
         _, given = self.oracle(shape)
         papers = {
             "problem": self.problem if candidate is None else strip_reference(self.problem),
@@ -346,8 +349,9 @@ class Bench:
         process = self.nursery.spawn("caller", papers, folder=folder, cpu_s=cpu_s, device=self.device.name)
         budget = self.budget
         return VariantProcess(
-            name, process, self.draw, budget.answer_s, self.device, self._call_turn, first_s=budget.build_s
-        )
+            name, process, self.draw, budget.answer_s, self.device, self._call_turn, first_s=budget.build_s,
+            read_only=candidate is not None and not (silent or writable or self.device.apart),
+        )  # fmt: skip
 
     def dismiss(self, built: Candidate | None = None) -> None:
         """Ends what a candidate may have left running, with what it has compiled: that of ``built`` is kept."""

@@ -30,13 +30,13 @@ from kernelworks.judge.trial_result import TrialResult
 from kernelworks.judge.unannounced_questions import (
     OwnWork,
     charge_decoy,
+    charge_end,
     charge_weights,
     look_for_helpers,
     needs_own_code,
     runs_own_code,
     sample_own_code,
     take_at_its_word,
-    write_no_input,
 )
 from kernelworks.records.judgement import Charge
 
@@ -53,6 +53,7 @@ KNOWN_TURNS, RARELY = 16, 4
 SEEN_SHARE = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
 COMPILED_LANGUAGE = "c++"  # the language of candidates whose kernels are instructions of the CPU
+ENDING = ("raised", "no answer", "does not load")  # reasons behind which nothing more is asked
 HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
 
@@ -113,9 +114,9 @@ class Trial:
             try:
                 step()
             except ProcessEnded as error:
-                self.tried.charge("no answer", f"its process {error} ({what})")
+                charge_end(self.bench, error, what, self._where_it_may_write, self.tried)
             enough = not self.bench.budget.all_reasons and self.tried.reasons
-            if enough or any(c.kind in ("raised", "no answer", "does not load") for c in self.tried.reasons):
+            if enough or any(c.kind in ENDING for c in self.tried.reasons):
                 break
         return self.tried
 
@@ -234,10 +235,18 @@ class Trial:
         said = charge_weights(self.bench, self.variant.ask("state", "changed"), self.over[0], self.tried)
         self.charge_changes([*self.variant.process.code_changes(), *said], "after its calls")
         with contextlib.suppress(ProcessEnded):  # which is charged
-            write_no_input(self.variant, self.bench.cases[1], self.tried)
             if self.is_compiled:
                 self.needs_own_code = needs_own_code(self.bench, self.variant)
         self.variant.process.end()
+
+    def _where_it_may_write(self) -> Answer:
+        """An answer of a process whose inputs nothing keeps it from writing to. Raises ProcessEnded."""
+        variant, said = self.bench.load_variant("candidate", self.candidate, self.shape, self.folder, writable=True)
+        if "raised" in said:
+            raise ProcessEnded("does not load")
+        answer = variant.call([self._another(BUILDING)])
+        variant.process.end()
+        return answer
 
     @property
     def is_compiled(self) -> bool:

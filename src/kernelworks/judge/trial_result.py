@@ -46,7 +46,9 @@ class TrialResult:
         self.count(answer)
         for kind, said in (
             ("raised", answer.raised), ("late answer", answer.late), (wrong, answer.wrong),
-            ("writes elsewhere", answer.touched), ("goes on working", answer.working),
+            (wrong, answer.doubled), ("writes elsewhere", answer.touched), ("goes on working", answer.working),
         ):  # fmt: skip
             if said:
                 self.charge(kind, f"{said} ({when})")
+        if answer.within and all(c.kind != "shared memory" for c in self.remarks):
+            self.remarks.append(Charge("shared memory", f"{answer.within} ({when})"))

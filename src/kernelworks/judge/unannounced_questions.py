@@ -4,8 +4,10 @@ it is watched it then does where it is timed."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelworks.judge.harness import Bench
@@ -13,13 +15,13 @@ from kernelworks.judge.inputs.cases import Case
 from kernelworks.judge.process.own_code import RETURNS
 from kernelworks.judge.process.pool import ProcessEnded
 from kernelworks.judge.roles.candidate import WEIGHT
-from kernelworks.judge.roles.handle import VariantProcess
+from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial_result import TrialResult
 from kernelworks.records.judgement import Charge
 
 __all__ = [
-    "OwnWork", "charge_decoy", "charge_weights", "is_decoy", "look_for_helpers", "needs_own_code", "runs_own_code",
-    "sample_own_code", "take_at_its_word", "write_no_input",
+    "OwnWork", "charge_decoy", "charge_end", "charge_weights", "is_decoy", "look_for_helpers", "needs_own_code",
+    "runs_own_code", "sample_own_code", "take_at_its_word",
 ]  # fmt: skip
 
 # Of a call, from which on it is stopped on its way; how often, and between which shares of it; and how often others are
@@ -147,18 +149,20 @@ def charge_decoy(timed: OwnWork, watched: OwnWork, tried: TrialResult) -> None:
         tried.charge("falls back", said)
 
 
-def write_no_input(variant: VariantProcess, case: Case, tried: TrialResult) -> None:
-    """A call whose inputs lie where it cannot write: it ends where it changes one, though it may put all back. Raises
-    ProcessEnded."""
-    if variant.device.apart:
-        return
-    variant.close_to_writing()
-    try:
-        tried.take(variant.call([case]), f"call {variant.number}, whose inputs cannot be written to")
-    except ProcessEnded as error:
-        kind = "writes elsewhere" if any(name in str(error) for name in FAULTS) else "no answer"
-        tried.charge(kind, f"its process {error} where its inputs cannot be written to")
-        raise
+def charge_end(
+    bench: Bench, error: ProcessEnded, what: str, writable: Callable[[], Answer], tried: TrialResult
+) -> None:
+    """The end of a candidate's process. One that ends by a fault where its inputs cannot be written to, and gives the
+    ``writable`` answer where they can, changes them, though it may put all back."""
+    kind, said = "no answer", f"its process {error} ({what})"
+    if not bench.device.apart and any(name in str(error) for name in FAULTS):
+        with contextlib.suppress(ProcessEnded):
+            found = writable().touched or "it does not where they can"
+            kind, said = (
+                "writes elsewhere",
+                f"its process {error} where its inputs cannot be written to: {found} ({what})",
+            )
+    tried.charge(kind, said)
 
 
 def needs_own_code(bench: Bench, variant: VariantProcess) -> bool:

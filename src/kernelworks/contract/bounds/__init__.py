@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from kernelworks.contract.bounds.call import NoBoundError
 from kernelworks.contract.bounds.error import Error
 from kernelworks.contract.bounds.propagation import ErrorPropagationMode, without_fused_kernels
 from kernelworks.contract.leaves import leaves
 
-__all__ = ["Bound", "NoBoundError", "bound_of"]
+__all__ = ["Bound", "NoBoundError", "bound_of", "shared_pairs"]
 
 MOST_SAID = 6  # ops that a bound's reasons name
 
@@ -30,7 +31,8 @@ class Bound:
     """Of each tensor and number in the reference's output, in order: its name, the reference (float64; integers as they
     are), by how much an honest implementation may miss it, and what the run itself gave. Of integers and truth values
     it may miss none, or any (infinity) where rounding decides. ``why`` says what the bounds are made of, ``unknown``
-    which ops had no rule and were measured, ``ops`` how often each op ran."""
+    which ops had no rule and were measured, ``ops`` how often each op ran, ``shared`` which pairs of outputs lie in one
+    memory, ``lent`` which lie in that of an argument or of the module's own."""
 
     names: tuple[str, ...]
     reference: tuple[Tensor, ...]
@@ -39,6 +41,8 @@ class Bound:
     why: tuple[str, ...]
     unknown: tuple[str, ...]
     ops: dict[str, int]
+    shared: tuple[tuple[int, int], ...] = ()
+    lent: tuple[int, ...] = ()
 
 
 def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
@@ -50,6 +54,8 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
     """
     mode = ErrorPropagationMode()
     given = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in args]
+    own = [*run.parameters(), *run.buffers()] if isinstance(run, nn.Module) else []
+    before = {t.untyped_storage()._cdata for t in (*tree_leaves(given), *own) if isinstance(t, Tensor)}
     with without_fused_kernels(), mode:
         result = run(*given)
     named = {f"output{path}": tensor for path, tensor in leaves(result).items()}
@@ -71,8 +77,15 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
         why.append(_said(name, value, error))
     return Bound(
         tuple(named), tuple(references), tuple(bounds), tuple(t.detach().clone() for t in named.values()), tuple(why),
-        tuple(mode.unknown), dict(mode.ops),
+        tuple(mode.unknown), dict(mode.ops), shared_pairs([*named.values()]),
+        tuple(number for number, t in enumerate(named.values()) if t.untyped_storage()._cdata in before),
     )  # fmt: skip
+
+
+def shared_pairs(outputs: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Pairs of outputs that are one tensor, or views of one."""
+    held = [tensor.untyped_storage()._cdata for tensor in outputs]
+    return tuple((a, b) for b in range(len(held)) for a in range(b) if held[a] == held[b])
 
 
 def _said(name: str, value: Tensor, error: Error | None) -> str:

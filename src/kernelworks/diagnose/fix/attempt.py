@@ -56,6 +56,11 @@ class Try:
         return APPLIED if self.applied else REJECTED if self.rejected else NOT_TRIED
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it has had its turn."""
+        return self.applied or self.rejected or bool(self.why)
+
+    @property
     def saves(self) -> float | None:
         return None if self.promise is None else self.promise.saves
 

@@ -114,9 +114,9 @@ class FormsOfTries:
             first = group[0]
             if stage(first) != COMPILERS or self.is_ready(first):
                 return group
-            if self.is_pending(first):
+            is_switch = turn_of(scene, first, self.search.tried) == SWITCH
+            if self.is_pending(first) and not is_switch:
                 continue
-            is_switch = turn_of(scene, first) == SWITCH
             if not is_switch and prediction_s(scene, first) > OWN_SHARE * scene.budget.seconds_left:
                 self.ask(group)
                 if others or self.is_pending(first):

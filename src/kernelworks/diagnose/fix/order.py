@@ -82,6 +82,10 @@ def tries_above(one: Try, others: Sequence[Try]) -> list[Try]:
 # ---------------------------------------------------------------- in which order they are tried
 
 SWITCH, FEW_RUNS, BY_COST, LAST = range(4)  # turns
+STATIC_CACHE, WHOLE, CAPTURED = "static cache", "torch.compile", "torch.compile reduce-overhead"
+# On a GPU, what a small budget must not be over before: of each module the first that works, the others by their cost.
+SWITCHES_ON_GPU = CAPTURED, WHOLE  # what cannot be captured is compiled all the same
+SWITCHES_TO_GENERATE = STATIC_CACHE, WHOLE, CAPTURED  # a cache that grows makes a capture of each of its sizes
 BENCHMARK_S = 2.0  # of what has been compiled beside
 LEAST_TRIAL_S = 1.0  # of a program whose runs take no time
 OTHER_MODE = 0.5  # of what a backend saves, in a mode that has lost: what wins captured seldom wins uncaptured
@@ -104,9 +108,7 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "torch.compile reduce-overhead": Trial(
-        SWITCH, 0.22, 20.0, 0, "on a GPU it gains most often: a small budget must not be over before it"
-    ),
+    "torch.compile reduce-overhead": Trial(BY_COST, 0.22, 20.0, 0, "on a GPU it gains most often"),
     "allocator": Trial(FEW_RUNS, 0.21, 0.5, 7, "two calls of malloc's settings, then runs of the program"),
     "fused optimizer": Trial(FEW_RUNS, 0.1, 1.0, 3, "steps on copies of its parameters"),
     "gradient clipping": Trial(FEW_RUNS, 0.05, 1.0, 3, "clippings of copies of the gradients"),
@@ -144,7 +146,7 @@ TRIALS = {
     ),
 }
 UNKNOWN = Trial(FEW_RUNS, 0.05, 1.0, 3, "no figure is on record")
-SWITCHES = ("backend", "mode")  # options of a compiler that have entries of their own: how, and what it compiles
+MODES = ("backend", "mode")  # options of a compiler that have entries of their own: how, and what it compiles
 TARGETS = ("alike", "blocks", "part", "step")
 
 
@@ -157,7 +159,7 @@ class TellsSeconds(Protocol):
 
 def trial_of(candidate: Candidate) -> Trial:
     """The entry of the table for a candidate: of a compiler that of its mode."""
-    modes = [str(candidate.option(name)) for name in SWITCHES if candidate.option(name)]
+    modes = [str(candidate.option(name)) for name in MODES if candidate.option(name)]
     first = modes[0] if modes else ""
     kinds = [*(word for word in TARGETS if candidate.option(word)), " ".join(modes), first]
     kinds.append(first.removesuffix("-no-cudagraphs"))
@@ -208,13 +210,17 @@ def gain_per_second(scene: Scene, one: Try, kept: Sequence[Try] = ()) -> float:
     return expected_gain(scene, one, kept) / (prediction_s(scene, one) + trial_s(scene))
 
 
-def groups_of_tries(scene: Scene, tries: Sequence[Try], kept: Sequence[Try] = (), *, isolated: bool) -> list[list[Try]]:
-    """What is predicted together, and tried before the next group is predicted. First torch's switch on a GPU, if it
-    fits the budget; then all that takes a few runs; then one after another what compiles, by what a second brings. What
-    may end the user's own process (not ``isolated``) comes last, as it must not end it sooner."""
+def groups_of_tries(
+    scene: Scene, tries: Sequence[Try], kept: Sequence[Try] = (), *, tried: Sequence[Try] | None = None, isolated: bool
+) -> list[list[Try]]:
+    """What is predicted together, and tried before the next group is predicted: of these, with the others that were
+    ``tried``. First torch's switch on a GPU, if it fits the budget; then all that takes a few runs; then one after
+    another what compiles, by what a second brings. What may end the user's own process (not ``isolated``) comes last,
+    as it must not end it sooner."""
+    every = tries if tried is None else tried
     by_turn: dict[int, list[Try]] = {turn: [] for turn in range(LAST + 1)}
     for one in sorted(tries, key=lambda one: -gain_per_second(scene, one, kept)):
-        by_turn[LAST if one.candidate.risky and not isolated else turn_of(scene, one)].append(one)
+        by_turn[LAST if one.candidate.risky and not isolated else turn_of(scene, one, every)].append(one)
     first, few, _, last = by_turn.values()
     by_cost = _wholes_first(scene, by_turn[BY_COST])
     return [group for group in (*([one] for one in first), few, *([one] for one in (*by_cost, *last))) if group]
@@ -239,14 +245,42 @@ def _wholes_first(scene: Scene, by_cost: list[Try]) -> list[Try]:
 def _is_whole_of(one: Candidate, blocks: Candidate) -> bool:
     """Whether it compiles, in the default mode, the whole of what the other compiles by blocks."""
     alike = one.optimization == blocks.optimization and bool(one.group) and one.group == blocks.group
-    return alike and bool(blocks.option("blocks")) and not any(one.option(word) for word in (*TARGETS, *SWITCHES))
+    return alike and bool(blocks.option("blocks")) and not any(one.option(word) for word in (*TARGETS, *MODES))
 
 
-def turn_of(scene: Scene, one: Try) -> int:
-    """Its turn with this budget."""
+def turn_of(scene: Scene, one: Try, tried: Sequence[Try]) -> int:
+    """Its turn with this budget, after what was ``tried``."""
     assert scene.budget is not None
-    turn, takes_s = trial_of(one.candidate).turn, prediction_s(scene, one) + trial_s(scene)
-    most_s = scene.budget.seconds_left * (FEW_SHARE if turn == FEW_RUNS else 1.0)
-    if turn == LAST or (turn == FEW_RUNS and takes_s <= most_s) or (scene.on_gpu and takes_s <= most_s):
-        return turn
-    return BY_COST
+    if _is_switch(scene, one, tried):
+        return SWITCH
+    turn = trial_of(one.candidate).turn
+    if turn == FEW_RUNS and _takes_s(scene, one) > FEW_SHARE * scene.budget.seconds_left:
+        return BY_COST
+    return turn
+
+
+def _takes_s(scene: Scene, one: Try) -> float:
+    return prediction_s(scene, one) + trial_s(scene)
+
+
+def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
+    """Whether it is what a user tries first of its module on a GPU, and fits the budget: the first that is left of
+    those in ``SWITCHES_ON_GPU``, if none of them is in place."""
+    if not scene.on_gpu or not _kind_of_switch(one):
+        return False
+    site = one.candidate.site
+    found = {kind: other for other in tried if (kind := _kind_of_switch(other)) and other.candidate.site == site}
+    order = SWITCHES_TO_GENERATE if STATIC_CACHE in found else SWITCHES_ON_GPU
+    ranked = [found[kind] for kind in order if kind in found]
+    assert scene.budget is not None
+    fits = (r for r in ranked if not r.is_settled and _takes_s(scene, r) <= scene.budget.seconds_left)
+    return not any(other.applied for other in ranked) and next(fits, None) is one
+
+
+def _kind_of_switch(one: Try) -> str:
+    """What it is of ``SWITCHES_ON_GPU``; "" if none."""
+    candidate, mode = one.candidate, str(one.candidate.option("mode") or "")
+    if candidate.option("backend") or any(candidate.option(word) for word in TARGETS):
+        return ""
+    kind = f"{candidate.optimization} {mode}".strip()
+    return kind if kind in SWITCHES_TO_GENERATE else ""

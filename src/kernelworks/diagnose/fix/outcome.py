@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
 from kernelworks.diagnose.optimization import Scene
@@ -41,12 +43,20 @@ def with_budget(what: str, scene: Scene | None) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """An error in one line, also one that cannot say itself, or not in characters that a file takes."""
+    """An error in one line, also one that cannot say itself, or not in characters that a file takes. One without words
+    says where it was raised: an assertion's reader needs no less."""
     try:
         text = str(error)[:MOST_TEXT].encode(errors="replace").decode().strip().splitlines()
     except Exception:  # of the error's own class
         text = []
-    return f"{type(error).__name__}{f': {text[0][:300]}' if text else ''}"
+    said = text[0][:300] if text else _where_raised(error)
+    return f"{type(error).__name__}{f': {said}' if said else ''}"
+
+
+def _where_raised(error: BaseException) -> str:
+    """File, line and function; "" if it was not raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def note_step(steps: list[SearchStep], what: str, scene: Scene | None) -> list[SearchStep]:

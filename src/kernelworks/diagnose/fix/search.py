@@ -213,7 +213,7 @@ class Search:
     def _following(self, pending: Sequence[Try]) -> list[Try]:
         """What is predicted next of these; nothing if all of it is being compiled."""
         self.forms.refresh(pending)
-        groups = groups_of_tries(self.scene, pending, self.kept, isolated=self.journal.isolated)
+        groups = groups_of_tries(self.scene, pending, self.kept, tried=self.tried, isolated=self.journal.isolated)
         return self.forms.following(groups)
 
     def trial_s(self, one: Try) -> float:

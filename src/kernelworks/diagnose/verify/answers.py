@@ -136,13 +136,14 @@ def _gradients(module: nn.Module, given: dict[str, Tensor], outputs: dict[str, T
 
 
 def _weighed(tensor: Tensor) -> Tensor:
+    """Its sum, each element times the same number each time: drawn where it lies, as a CPU takes seconds for the logits
+    of a long text."""
+    device = tensor.device
     with torch.no_grad():
-        numbers = torch.rand(
-            tensor.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64, device="cpu"
-        )
-        numbers -= 0.3
+        source = torch.Generator(device).manual_seed(7)
+        numbers = torch.rand(tensor.shape, generator=source, dtype=torch.float64, device=device).sub_(0.3)
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    return (dense.double() * numbers.to(tensor.device)).sum()
+    return (dense.double() * numbers).sum()
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ LANGUAGES = {
     "cudnn_frontend": "cuda",
 }  # fmt: skip
 COMPILED_FIRST = ("cuda", "c++", "triton", "torch")
+RESERVED_NAMES = ("other weights",)  # the name of what every problem is asked at
 UNBOUND = 64  # an axis that no workload binds
 MOST = 64  # workloads that are taken up
 
@@ -89,7 +91,7 @@ def problem_in(path: Path, source: str) -> Problem:
     if "run" not in functions:
         raise Misread(f"{path}: reference has no function run; it has {', '.join(functions) or 'none'}")
     custom = said.get("custom_inputs_entrypoint")
-    if custom is not None and custom not in functions:
+    if custom is not None and not (isinstance(custom, str) and custom in functions):
         raise fields.wrong("custom_inputs_entrypoint", custom, f"a function of the reference ({', '.join(functions)})")
     beside, theirs = path.with_name(WORKLOADS), _kept_apart(path, name)
     found = beside if beside.exists() else theirs
@@ -112,7 +114,7 @@ def _checked_axis(fields: _Fields, axis: str, its: Any) -> None:
 
 def _checked_tensor(fields: _Fields, field: str, its: Any, axes: Mapping[str, Any]) -> None:
     shape, dtype = (its.get("shape"), its.get("dtype")) if isinstance(its, dict) else (its, None)
-    if shape is not None and not (isinstance(shape, list) and all(axis in axes for axis in shape)):
+    if shape is not None and not (isinstance(shape, list) and all(isinstance(a, str) and a in axes for a in shape)):
         raise fields.wrong(f"{field}.shape", shape, f"null or a list of axes ({', '.join(axes)})")
     if dtype not in DTYPES:
         raise fields.wrong(f"{field}.dtype", dtype, f"one of {', '.join(DTYPES)}")
@@ -136,7 +138,7 @@ def _shapes(
         sizes = dict.fromkeys(free, UNBOUND)
         said = (f"no workload: {', '.join(free)} are taken for {UNBOUND}, and values are random",) if free else ()
         return (Shape("own", sizes),), said
-    shapes = []
+    shapes: list[Shape] = []
     for number, work in enumerate(workloads(files[WORKLOADS], str(found))[:MOST]):
         bound = work["axes"]
         for axis in free:
@@ -144,7 +146,10 @@ def _shapes(
                 raise Misread(
                     f"{found}: workload {number}: axes.{axis} is {_short(bound.get(axis))}; a size is accepted"
                 )
-        shapes.append(Shape(str(work.get("uuid", number)), {**{a: bound[a] for a in free}, "workload": number}))
+        name = str(work.get("uuid", number))
+        if name in {*RESERVED_NAMES, *(shape.name for shape in shapes)}:
+            name = f"{name}, workload {number}"
+        shapes.append(Shape(name, {**{a: bound[a] for a in free}, "workload": number}))
     if not shapes:
         raise Misread(f"{found}: it has no workload")
     return tuple(shapes), ()
@@ -166,9 +171,19 @@ def workloads(source: str, where: str) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- sizes
 
+LARGEST_BITS = 63  # of a size
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Raises OverflowError where it is no size of anything, before it is computed."""
+    if abs(exponent) * math.log2(max(2.0, abs(base))) > LARGEST_BITS:
+        raise OverflowError("a power that is too large")
+    return base**exponent
+
+
 OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: _power,
 }  # fmt: skip
 
 
@@ -188,8 +203,8 @@ def _evaluated(expression: str, sizes: Mapping[str, int], where: str, *, dry: bo
 
     try:
         return int(value(ast.parse(expression, mode="eval").body))
-    except (SyntaxError, ZeroDivisionError) as error:
-        raise Misread(f"{where} is {expression!r}: {error}") from None
+    except (SyntaxError, ArithmeticError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise Misread(f"{where} is {expression[:80]!r}: {str(error) or 'nested too deep'}") from None
 
 
 def sizes_of(definition: Mapping[str, Any], bound: Mapping[str, int]) -> dict[str, int]:

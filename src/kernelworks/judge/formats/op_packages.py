@@ -19,7 +19,7 @@ import torch
 from kernelworks.build import cpp
 from kernelworks.build.kernels import as_float64
 from kernelworks.contract import Case, Kernel
-from kernelworks.contract.bounds import Bound
+from kernelworks.contract.bounds import Bound, shared_pairs
 from kernelworks.dispatch.op import OPS, Op
 from kernelworks.judge.formats import text
 from kernelworks.judge.formats.loading import LoadedCandidate, module_of
@@ -129,7 +129,8 @@ def load(problem: Problem, shape: Shape, folder: Path) -> Any:
         exact = {name: as_float64(value) for name, value in given.items()}
         reference = flat_outputs(op.contract.reference(**exact))
         most = output_bounds(op.contract, given, exact, reference, case.dtypes[0])
-        return Bound(op.contract.outputs, reference, most, flat_outputs(op.composite(*args)), (), (), {})
+        native = flat_outputs(op.composite(*args))
+        return Bound(op.contract.outputs, reference, most, native, (), (), {}, shared_pairs(native))
 
     loaded = SimpleNamespace(
         init=list, inputs=inputs, reference=lambda *init: op.composite, ours=lambda: _ours(op, problem.device)

@@ -57,6 +57,8 @@ def problem_in(path: Path, source: str) -> Problem:
 def _settings(source: str, where: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Keywords of the class and of get_inputs, of each setting; the single one first."""
     said = definition.parse_json(source, where)
+    if not isinstance(said, dict):
+        raise Misread(f"{where}: it is a {type(said).__name__}; an object of lists is accepted")
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for many in ("single", "multi"):
         lists = [said.get(f"{many}_{kind}_configs") or [{}] for kind in KINDS]

@@ -18,9 +18,9 @@ __all__ = [
 
 
 def read_text(path: Path) -> str:
-    """Raises Misread if there is no such text."""
+    """Without the mark that some editors begin a file with. Raises Misread if there is no such text."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Misread(f"{path}: {error.strerror if isinstance(error, OSError) else 'not a text file'}") from None
 

@@ -47,6 +47,8 @@ class Case:
     there: list[Tensor] = field(default_factory=list)  # the inputs, where candidates work
     seed: int = 0  # that it was drawn with
     strides: list[tuple[int, ...]] = field(default_factory=list)  # of each answer, as the reference has them
+    shared: frozenset[tuple[int, int]] = frozenset()  # answers of which the reference has two in one memory
+    lent: frozenset[int] = frozenset()  # and those that it has in an input's, or its own: calls after it change them
 
     @property
     def answer_bytes(self) -> int:
@@ -82,6 +84,8 @@ def case_of(draw: str, said: dict[str, Any], descriptors: list[int]) -> Case:
         draw, memory, said["inputs"], given, outputs, said["names"], reference, bound, places, float(own),
         tuple(said["why"]), tuple(said["unknown"]), all(said["finite"]), bool(said["drawn"]),
         strides=[tuple(strides) for _, _, strides in said["outputs"]],
+        shared=frozenset((int(a), int(b)) for a, b in said["shared"]),
+        lent=frozenset(map(int, said["lent"])),
     )  # fmt: skip
 
 
@@ -108,8 +112,12 @@ def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
             return Comparison(math.inf, f"{name} is {few.dtype}, where {asked} is asked for", elements)
         if asked.is_complex:  # by their parts, as the reference has them: real, imaginary, real, ...
             few, at = as_parts(few).reshape(-1), at.repeat_interleave(2)
+        answered = few
         few, want = few if few.is_floating_point() else few.double(), reference.double()
         error = (few - want).abs_()  # in float64, which both are widened to
+        exact = not (asked.is_floating_point or asked.is_complex)
+        if exact:  # float64 holds no large whole number as it is
+            error[answered != reference] += 1
         elements += few.numel()
         near = error <= bound  # False for NaN
         if bool(near.all()):  # nearly always: what tells NaN and infinities apart takes twice as long as all of this
@@ -117,7 +125,7 @@ def compare_answers(case: Case, answers: list[Tensor]) -> Comparison:
             worst = max(worst, math.inf if math.isnan(most) else most)
             continue
         got = few.double()
-        same = (got == want) | (got.isnan() & want.isnan())
+        same = answered == reference if exact else (got == want) | (got.isnan() & want.isnan())
         within = same | near
         share = torch.where(same, 0.0, error / bound.clamp_min(TINY)).nan_to_num(nan=math.inf)
         worst = max(worst, float(share.max())) if share.numel() else worst

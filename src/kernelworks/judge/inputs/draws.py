@@ -15,6 +15,8 @@ __all__ = [
     "BEYOND",
     "DRAWS",
     "FAR_BEYOND",
+    "FAR_HERE",
+    "FAR_THERE",
     "LOST",
     "OUTSIDE",
     "SMALL",
@@ -27,6 +29,7 @@ CLOSE = 1e-4  # of a sum, within which all sums of lines are one
 FEW, SEEN = 16, 1024  # values that an input has among so many of its elements: signs, masks, classes
 REACH = 8.0  # beyond where functions of torch's bend (a ReLU at 0, others at 1, 3 and 6), and where no float overflows
 FAR = 100.0  # where an exponential of a float32 overflows
+FAR_SLICES, FAR_ELEMENTS = 1 / 8, 1 / 1024  # of an input of which only parts are so large
 NEAR = 2.0**-10  # of the range that was given: squares are far below any epsilon there
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
@@ -78,15 +81,36 @@ def _far(value: Tensor, generator: torch.Generator) -> Tensor:
     return FAR * (2 * torch.rand(value.shape, generator=generator) - 1)
 
 
-# All but two keep to the range of what the problem gives. Where the reference does not hold beyond it (a root, a
+def _far_slices(value: Tensor, generator: torch.Generator) -> Tensor:
+    """As given, but for some slices of a dimension that is drawn, which are far: whoever looks at a part of an input
+    knows nothing of the rest."""
+    along = int(torch.randint(value.dim(), (), generator=generator))
+    slices = torch.rand(value.shape[along], generator=generator) < FAR_SLICES
+    slices[int(torch.randint(value.shape[along], (), generator=generator))] = True
+    shape = [count if dim == along else 1 for dim, count in enumerate(value.shape)]
+    return torch.where(slices.view(shape), _far(value, generator), value)
+
+
+def _far_elements(value: Tensor, generator: torch.Generator) -> Tensor:
+    """As given, but for a few elements, which are far; one is as far as any on either side of zero."""
+    few = torch.rand(value.shape, generator=generator) < FAR_ELEMENTS
+    found = torch.where(few, _far(value, generator), value).contiguous()
+    ends = torch.randperm(value.numel(), generator=generator)[:2]
+    found.view(-1)[ends] = torch.tensor([FAR, -FAR])
+    return found
+
+
+# All but four keep to the range of what the problem gives. Where the reference does not hold beyond it (a root, a
 # logarithm, a target that is a probability) that draw is left out. A formula may lose digits there that it has within
 # it (a sigmoid that is made of a tanh): what it is off by counts there from such a share of the largest answer on.
-BEYOND, FAR_BEYOND, SMALL, LOST = "beyond", "far beyond", "small", 2.0**-10
+BEYOND, FAR_BEYOND, FAR_HERE, FAR_THERE = "beyond", "far beyond", "far elements", "far slices"
+SMALL, LOST = "small", 2.0**-10
 DRAWS: dict[str, Draw | None] = {
-    "given": None, BEYOND: _beyond, FAR_BEYOND: _far, SMALL: _small, "apart": _apart, "uneven": _uneven,
-    "outliers": _outliers,
+    "given": None, BEYOND: _beyond, FAR_BEYOND: _far, FAR_HERE: _far_elements,
+    FAR_THERE: _far_slices, SMALL: _small,
+    "apart": _apart, "uneven": _uneven, "outliers": _outliers,
 }  # fmt: skip
-OUTSIDE = (BEYOND, FAR_BEYOND)  # the range that is given
+OUTSIDE = (BEYOND, FAR_BEYOND, FAR_HERE, FAR_THERE)  # the range that is given
 
 
 def _sums(given: Tensor) -> Tensor | None:
@@ -105,7 +129,9 @@ def like_given(value: Tensor, other: Tensor, how: Draw, generator: torch.Generat
     if given.numel() <= FEW or given.reshape(-1)[:SEEN].unique().numel() <= FEW:
         return value
     shares = _sums(given)
-    drawn = (_uneven if shares is not None and how in (_beyond, _far, _small) else how)(given, generator)
+    drawn = (_uneven if shares is not None and how in (_beyond, _far, _far_elements, _far_slices, _small) else how)(
+        given, generator
+    )
     if value.dim() > 1 and value.shape[-1] == value.shape[-2] and torch.equal(given, given.mT):
         drawn = (drawn + drawn.mT) / 2
     if value.dim() and value.shape[-1] > 2 and bool((given.diff() >= 0).all()):

@@ -14,7 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["COVERED_PLACES", "OpenedPlaces", "cover", "make_devices", "mount", "mount_writable", "set_read_only"]
+__all__ = [
+    "COVERED_PLACES", "OpenedPlaces", "cover", "covered_places", "make_devices", "mount", "mount_writable",
+    "set_read_only",
+]  # fmt: skip
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, ATTR_RDONLY = 442, -100, 0x8000, 1  # one number on every architecture
@@ -53,10 +56,20 @@ def mount_writable(descriptor: int, target: str) -> None:
     set_read_only(target, below=False, on=False)
 
 
+def covered_places() -> list[Path]:
+    """Where others keep their files, as far as they are there: the whole of each is empty for a process."""
+    found = dict.fromkeys(
+        Path(place).resolve() for place in (*COVERED_PLACES[1:], str(Path.home()))
+    )  # of a device's own
+    return [place for place in found if place.is_dir() and place != Path("/")]
+
+
 def _needed() -> Iterator[Path]:
-    """Where Python, its libraries and this package lie, as they are named and where they are."""
-    package = Path(__file__).parents[3]
-    for place in (sys.prefix, sys.base_prefix, sys.exec_prefix, str(package), *filter(None, sys.path)):
+    """Where Python, its libraries and this package lie, as they are named and where they are. A home whose scripts are
+    run is on the path of modules, and is not needed for that."""
+    package, covered = Path(__file__).parents[3], covered_places()
+    libraries = [place for place in filter(None, sys.path) if Path(place).resolve() not in covered]
+    for place in (sys.prefix, sys.base_prefix, sys.exec_prefix, str(package), *libraries):
         for path in (Path(place), Path(place).resolve()):
             if path.exists():
                 yield path

@@ -349,7 +349,8 @@ class Nursery:
         self.children: list[ChildProcess] = []
         self._end, theirs = pair()
         # A process shows in /proc what it was started with, whatever is unset later: so secrets are left out here.
-        command = [sys.executable, "-m", "kernelworks.judge.roles.spawn", str(theirs.fileno()), str(self.root)]
+        # Without the folder that it is started in on its path: whatever is on that is needed, and seen by all.
+        command = [sys.executable, "-P", "-m", "kernelworks.judge.roles.spawn", str(theirs.fileno()), str(self.root)]
         command += self.modules
         known = (
             environment.variables_without_secrets()

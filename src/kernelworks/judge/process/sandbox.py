@@ -29,6 +29,7 @@ from kernelworks.judge.process.own_files import (
     MS_REC,
     OpenedPlaces,
     cover,
+    covered_places,
     make_devices,
     mount,
     mount_writable,
@@ -254,9 +255,9 @@ def enclose(folder: Path, apart: Isolation, cpu_s: float, device: str, *, filter
     own = [str(seen), *(p for p in (*WRITABLE_DEVICES, *COVERED_PLACES) if os.path.exists(p))]
     if device == "cpu":  # a GPU's devices are opened for writing
         apart.attempt("writing to anything", lambda: close_files_to_writing(own))
+    die_with_parent()  # before the filter, behind which nobody takes that back
     if filtered:
         apart.attempt("system calls", filter_system_calls)
-    die_with_parent()
     return seen
 
 
@@ -276,13 +277,9 @@ def _own_files(folder: Path, inside: int, opened: OpenedPlaces, apart: Isolation
     else:
         apart.not_tried("no processes of its own", "seeing processes")
     apart.attempt("devices", lambda: make_devices(opened))
-    covered = set[Path]()
-    for place in (*COVERED_PLACES[1:], str(Path.home())):  # the first is a device's folder
-        real = Path(place).resolve()
-        if not real.is_dir() or real == Path("/") or real in covered or opened.is_needed(real):
-            continue
-        covered.add(real)
-        apart.attempt(f"{OTHERS_PLACES} {place}", lambda p=str(real): cover(p, opened))  # type: ignore[misc]
+    for place in covered_places():
+        if place.is_dir() and not opened.is_needed(place):  # one below another is gone with that
+            apart.attempt(f"{OTHERS_PLACES} {place}", lambda p=str(place): cover(p, opened))  # type: ignore[misc]
     seen = INSIDE if f"{OTHERS_PLACES} /tmp" in apart.kept else folder
     if readable:
         seen.mkdir(exist_ok=True)

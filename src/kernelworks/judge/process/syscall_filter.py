@@ -43,8 +43,17 @@ REFUSED_CALLS = {
 # memory, reading and writing that goes on while a process is stopped, and memory that nobody else can read.
 UNKNOWN_CALLS = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "clone3": (435, 435), "io_setup": (206, 0), "io_submit": (209, 2), "memfd_secret": (447, 447),
+    "clone3": (435, 435), "openat2": (437, 437), "io_setup": (206, 0), "io_submit": (209, 2),
+    "memfd_secret": (447, 447),
 }  # fmt: skip
+# By which of a call's arguments it gives a file rights: one that runs as its owner lends those to whoever finds it,
+# past the end of all of this.
+MODES = {
+    "chmod": (90, -1, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
+    "creat": (85, -1, 1), "open": (2, -1, 2), "openat": (257, 56, 3), "mknod": (133, -1, 1), "mknodat": (259, 33, 2),
+}  # fmt: skip
+AS_ITS_OWNER = 0o6000
+PRCTL, SIGNAL_OF_PARENTS_END = (157, 167), 1  # whoever takes that signal back lives on where the judge is killed
 SENDMSG, SENDTO, CLONE, SOCKET = (46, 211), (44, 206), (56, 220), (41, 198)
 FAMILIES = (1, 2, 10, 16)  # of sockets: of files, of both internets, and by which those are asked for their addresses
 ADDRESS = 4  # of sendto's arguments
@@ -85,6 +94,15 @@ def _program(at: int, architecture: int) -> bytes:
         _one(LOAD, _argument(ADDRESS) + 4), _one(EQUAL, 0, 1, 0), _one(RETURN, REFUSE | errno.EPERM),
     ]  # fmt: skip
     steps += [_one(EQUAL, SENDTO[at], 0, len(to) + 1), *to, _one(RETURN, ALLOW)]
+    for on_x86, on_arm, argument in MODES.values():
+        number = (on_x86, on_arm)[at]
+        if number >= 0:
+            refused = [_one(LOAD, _argument(argument)), _one(ANY_BIT, AS_ITS_OWNER, 0, 1)]
+            refused += [_one(RETURN, REFUSE | errno.EPERM), _one(RETURN, ALLOW)]
+            steps += [_one(EQUAL, number, 0, len(refused)), *refused]
+    # Libraries that ask for it for processes of their own are told that they have it.
+    kept = [_one(LOAD, _argument(0)), _one(EQUAL, SIGNAL_OF_PARENTS_END, 0, 1), _one(RETURN, REFUSE)]
+    steps += [_one(EQUAL, PRCTL[at], 0, len(kept)), *kept]
     return b"".join([*steps, _one(RETURN, ALLOW)])
 
 

@@ -29,6 +29,7 @@ from kernelworks.judge.process.reading import MemoryUnreadable, ReadingRefused, 
 from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, words
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.layout import BAND, LAYOUTS, POISON, LaidCall, contiguous_strides, drawn_places, span
+from kernelworks.judge.roles.shared_answers import shared_answers
 
 __all__ = ["Answer", "VariantProcess", "is_identical"]
 
@@ -69,6 +70,8 @@ class Answer:
     raised: str = ""  # instead of an answer
     late: str = ""  # it was not there when it was said to be, or changed afterwards
     touched: str = ""  # inputs or what lies round them
+    doubled: str = ""  # two answers are one memory, which are two of the reference's
+    within: str = ""  # or one lies in another's
     working: str = ""  # goes on after its answer
     overslept_s: float = 0.0  # that it may have gone on after its word, where it is stopped with that
     helpers: int = 0  # processes of its own at work, where it was stopped on its way
@@ -86,7 +89,9 @@ class VariantProcess:
     def __init__(
         self, name: str, process: ChildProcess, draw: random.Random, answer_s: float, device: Host,
         turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext, first_s: float = 0.0,
+        *, read_only: bool = False,
     ) -> None:  # fmt: skip
+        """``read_only``: its inputs lie in memory that nobody but the supervisor writes to."""
         self.name, self.process, self.draw, self.answer_s, self.device = name, process, draw, answer_s, device
         self.first_s = first_s  # that its first call may take, in which some compile
         self.turn = turn  # for as long as the device is used: others' kernels there would count as this one's
@@ -95,7 +100,7 @@ class VariantProcess:
         self.woken = 0  # with calls before which the process used a core for a moment, though it was stopped
         self.number = 0  # of the next call
         self.at_once = False  # whether the latest is stopped with its word
-        self.read_only = False  # the memory of its inputs
+        self.read_only = read_only
         self.laid: list[LaidCall] = []
         self.laid_bytes = 0  # in which their inputs lie
         self.numbers: dict[int, list[Tensor]] = {}  # call -> its answers, of those that it holds too
@@ -107,13 +112,6 @@ class VariantProcess:
     def patience_s(self) -> float:
         """What the next call may take."""
         return self.answer_s if self.number else max(self.answer_s, self.first_s)
-
-    def close_to_writing(self) -> None:
-        """From the next call on, its inputs lie in memory that nobody but the supervisor writes to."""
-        self.read_only = True
-        if self.memory is not None:
-            self.memory.close()
-            self.memory = None
 
     def _reserve_memory(self, bytes: int) -> Any:
         if self.memory is None or self.memory.size < bytes:
@@ -225,11 +223,14 @@ class VariantProcess:
         answer.touched = answer.touched or sanitize_text(said.get("touched"), 200)
         if how in ("call", "backward", "graph"):
             answer.found = [compare_answers(c, one) for c, one in zip(cases, outs, strict=True)]
+        if how in ("call", "graph") and not self.device.apart:
+            answer.doubled, answer.within = shared_answers(cases, said["at"])
         if how == "call":
             self.numbers |= {n: one for n, (one, hold) in enumerate(zip(outs, held, strict=True), self.number) if hold}
             self.number += len(cases)
         elif how == "again":
-            same = all(is_identical(a, b) for a, b in zip(outs[0], self.numbers[again], strict=True))
+            pairs = enumerate(zip(outs[0], self.numbers[again], strict=True))
+            same = all(number in cases[0].lent or is_identical(*pair) for number, pair in pairs)
             answer.late = answer.late or ("" if same else "an answer is another one after the calls that came after it")
         return answer
 

@@ -292,6 +292,7 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         "inputs": structure, "spots": spots, "outputs": shapes, "names": list(names or found.names),
         "own": _own_share(found), "why": list(found.why)[:20], "unknown": list(found.unknown)[:20],
         "finite": [bool(t.isfinite().all()) for t in references], "left": oracle.left,
+        "shared": found.shared, "lent": found.lent,
         "drawn": bool(asked["twice"]) and oracle.is_random(args, seed, found),
     }  # fmt: skip
     return said, memory.handed_on()
