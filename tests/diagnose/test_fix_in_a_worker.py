@@ -110,6 +110,15 @@ def test_an_error_of_the_programs_own_class_is_told_as_it_was_raised(tmp_path: P
     assert "raise TooCold" in text and str(path) in text and "kernelworks" not in text
 
 
+def test_an_interrupt_that_the_program_raises_is_no_key_of_the_users(tmp_path: Path, ceilings: Peaks) -> None:
+    path = tmp_path / "interrupts.py"
+    path.write_text("def run():\n    raise KeyboardInterrupt\n")
+    with pytest.raises(RuntimeError, match=r"^KeyboardInterrupt$") as raised:
+        diagnose_script(f"{path}:run", fix=True, fix_s=5.0, budget_s=0.2, peaks=ceilings)
+    text = raised_by_program(raised.value)
+    assert "raise KeyboardInterrupt" in text and str(path) in text
+
+
 def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that goes on for ever and says so again and again is ended with the budget."""
     monkeypatch.setattr(supervisor, "SPARE_S", 0.0)

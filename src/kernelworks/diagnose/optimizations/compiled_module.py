@@ -25,7 +25,7 @@ GLOBAL_HOOKS = (
     torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
 )  # fmt: skip
 OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-Hooked = frozenset[tuple[int, str]]  # modules by ``id``, and of which kind they have hooks
+HookPlaces = frozenset[tuple[int, str]]  # modules by ``id``, and of which kind they have hooks
 
 
 class CompiledModule:
@@ -34,7 +34,7 @@ class CompiledModule:
 
     def __init__(self, module: nn.Module, compiled: Callable[..., Any]) -> None:
         self.module, self.compiled = module, compiled
-        self._first: Hooked | None = None
+        self._first: HookPlaces | None = None
         self._seen = -1  # the number of the next handle of a hook, at the last look that found them as they were
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ class CompiledModule:
             self._seen = -1 if hooked else number
         return hooked == self._first
 
-    def _hooked(self) -> Hooked:
+    def _hooked(self) -> HookPlaces:
         found = {
             (id(part), kind) for part in self.module.modules() for kind in OWN_HOOKS
             if part.__dict__[kind] and has_foreign_hook(part.__dict__[kind])
