@@ -100,6 +100,25 @@ def test_what_the_program_raises_comes_with_its_own_lines(tmp_path: Path, ceilin
     assert "{}['missing']" in text and str(path) in text and "kernelworks" not in text
 
 
+def test_an_error_of_the_programs_own_class_is_told_as_it_was_raised(tmp_path: Path, ceilings: Peaks) -> None:
+    """The supervisor has not loaded the module of the class."""
+    path = tmp_path / "with_its_own_error.py"
+    path.write_text("class TooCold(Exception):\n    pass\n\ndef run():\n    raise TooCold('12 degrees')\n")
+    with pytest.raises(RuntimeError, match="TooCold: 12 degrees") as raised:
+        diagnose_script(f"{path}:run", fix=True, fix_s=5.0, budget_s=0.2, peaks=ceilings)
+    text = raised_by_program(raised.value)
+    assert "raise TooCold" in text and str(path) in text and "kernelworks" not in text
+
+
+def test_an_interrupt_that_the_program_raises_is_no_key_of_the_users(tmp_path: Path, ceilings: Peaks) -> None:
+    path = tmp_path / "interrupts.py"
+    path.write_text("def run():\n    raise KeyboardInterrupt\n")
+    with pytest.raises(RuntimeError, match=r"^KeyboardInterrupt$") as raised:
+        diagnose_script(f"{path}:run", fix=True, fix_s=5.0, budget_s=0.2, peaks=ceilings)
+    text = raised_by_program(raised.value)
+    assert "raise KeyboardInterrupt" in text and str(path) in text
+
+
 def test_the_whole_ends_with_its_time_and_gives_what_it_has(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that goes on for ever and says so again and again is ended with the budget."""
     monkeypatch.setattr(supervisor, "SPARE_S", 0.0)

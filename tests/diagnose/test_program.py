@@ -43,6 +43,21 @@ def test_script_runs_again_and_again(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert program.name == "train.py --lr 0.1"
 
 
+@pytest.mark.parametrize("text", ["os.chdir(made)\n    os.rmdir(made)", "os.rmdir(os.getcwd())"])
+def test_a_program_that_removes_the_folder_that_it_works_in(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = tmp_path / "removes.py"
+    path.write_text(f"import os, tempfile\ndef work():\n    made = tempfile.mkdtemp()\n    {text}\n    return 42\n")
+    program = from_target(f"{path}:work")
+    assert program.run() == 42
+    if here.exists():
+        assert Path.cwd() == here and program.run() == 42
+
+
 def test_script_that_exits_with_a_code(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import socket
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +130,61 @@ def test_how_long_a_process_goes_on_after_its_word_is_told(
     say(its, {"ready": True})
     monkeypatch.setattr(ChildProcess, "_signal", lambda self, number: time.sleep(0.02))
     assert held.stop_at_its_word(5.0) >= 0.02 and held.stop_at_its_word(0.0) >= 0.02
+
+
+def _in_a_fork(work: Callable[[], object]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def test_no_folder_is_followed_out_of_the_one_that_is_removed(tmp_path: Path) -> None:
+    """Whoever is being ended may put a link in a folder's place between a look at it and what is done then."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for folder in (outside / "below", root / "inner" / "below"):
+        folder.mkdir(parents=True)
+        (folder.parent / "kept").write_text("", encoding="utf-8")
+
+    def swap(event: str, arguments: tuple[object, ...]) -> None:
+        named = any(str(one).endswith("inner") for one in arguments)
+        if event in ("open", "os.scandir", "os.listdir") and named and not (root / "inner").is_symlink():
+            (root / "inner").rename(tmp_path / "moved")
+            (root / "inner").symlink_to(outside)
+
+    def removed() -> None:
+        sys.addaudithook(swap)
+        remove_folder(root)
+
+    _in_a_fork(removed)
+    assert (tmp_path / "moved").exists() and sorted(os.listdir(outside)) == ["below", "kept"]
+    remove_folder(root)
+    assert not root.exists() and sorted(os.listdir(outside)) == ["below", "kept"]
+
+
+def test_folders_that_are_closed_are_removed_too(tmp_path: Path) -> None:
+    """By whoever has no more rights than their owner."""
+    closed, nobody = tmp_path / "root" / "a" / "b", 65534
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("", encoding="utf-8")
+    tmp_path.chmod(0o777)
+    for folder in (closed, closed.parent, tmp_path / "root"):
+        folder.chmod(0)
+        if os.getuid() == 0:
+            os.chown(folder, nobody, nobody)
+
+    def removed() -> None:
+        os.chdir(tmp_path)
+        if os.getuid() == 0:
+            os.setresuid(nobody, nobody, nobody)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # what is in /proc is its own again
+        remove_folder(Path("root"))
+
+    _in_a_fork(removed)
+    assert not (tmp_path / "root").exists()
 
 
 def test_what_was_built_waits_for_whoever_judges_it_again(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from kernelworks.machine import environment
 from kernelworks.machine.float32_products import Float32Products
 from kernelworks.profile.generators import generator_state, is_generator, set_generator_state
 
-__all__ = ["Surroundings", "read_random_state", "read_settings", "restore_random_state", "restore_settings"]
+__all__ = [
+    "Surroundings",
+    "read_random_state",
+    "read_settings",
+    "restore_random_state",
+    "restore_settings",
+    "working_folder",
+]
 
 MOST_BYTES = 1 << 30  # At most so many bytes of arguments are kept to be put back.
 
@@ -143,10 +150,11 @@ def _plain(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and type(tensor) in (Tensor, torch.nn.Parameter)
 
 
-def _folder() -> str:
+def working_folder() -> str:
+    """ "" if it was removed."""
     try:
         return os.getcwd()
-    except OSError:  # it was removed
+    except OSError:
         return ""
 
 
@@ -240,7 +248,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "the cores that it may use": (_cores, _set_cores),
     "the precision of float32 products": (Float32Products.of_process, Float32Products.restore),
     "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
-    "the working folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
+    "the working folder": (working_folder, lambda folder: os.chdir(folder) if folder else None),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }
 

@@ -29,6 +29,7 @@ from torch import nn
 from kernelworks.measure.clock.page_faults import restore_heap, run_with_own_faults
 from kernelworks.profile.gc_pauses import Collections
 from kernelworks.profile.printed_output import dropped_output, shown_output
+from kernelworks.profile.process_state import working_folder
 from kernelworks.profile.standard_input import replayed_input
 from kernelworks.profile.target import (
     NoFile,
@@ -312,7 +313,7 @@ def _package(path: Path) -> str:
 
 @contextlib.contextmanager
 def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
-    argv, search, folder = sys.argv, list(sys.path), os.getcwd()
+    argv, search, folder = sys.argv, list(sys.path), working_folder()
     sys.argv = [str(path), *args]
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -320,8 +321,9 @@ def _as_main(path: Path, args: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = argv
         sys.path[:] = search
-        if os.getcwd() != folder:
-            os.chdir(folder)
+        if folder and working_folder() != folder:
+            with contextlib.suppress(OSError):  # the program has removed it
+                os.chdir(folder)
 
 
 def _printed(silent: bool) -> contextlib.AbstractContextManager[None]:

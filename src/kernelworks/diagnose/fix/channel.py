@@ -30,5 +30,8 @@ class Channel:
             self._waiting += json_messages(line.decode() for line in whole)
         return self._waiting.pop(0)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def send(self, kind: str, **fields: Any) -> None:
         self._socket.sendall((to_json({"kind": kind, **fields}, line=True) + "\n").encode())

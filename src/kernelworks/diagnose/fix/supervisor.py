@@ -420,8 +420,9 @@ SIGNALS = {
 
 def _raise(message: Mapping[str, Any]) -> NoReturn:
     """What the worker raised, with the text of its traceback."""
-    error: BaseException = RuntimeError(f"{message['named']}: {message['line']}")
+    error: BaseException = RuntimeError(": ".join(filter(None, (message["named"], message["line"]))))
     if message["pickled"]:
-        error = pickle.loads(base64.b64decode(message["pickled"]))  # from our own process
+        with contextlib.suppress(Exception):  # a class of the program's own, whose module only the worker has loaded
+            error = pickle.loads(base64.b64decode(message["pickled"]))  # from our own process
     setattr(error, TEXT, message["text"])
     raise error

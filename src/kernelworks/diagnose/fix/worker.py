@@ -14,7 +14,7 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kernelworks.diagnose import Fixing, run_diagnosis
+from kernelworks.diagnose import DiagnosisInterrupt, Fixing, run_diagnosis
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.channel import Channel
 from kernelworks.diagnose.fix.compile_forms import Compilers, CompilersBeside
@@ -74,8 +74,12 @@ def main() -> None:
         return  # its supervisor has ended
     try:
         channel.send("done", diagnosis=_diagnosed(request, channel))
-    except BaseException as error:
+    except BaseException as raised:
+        error = raised
+        if isinstance(raised, DiagnosisInterrupt) and raised.__context__ is not None:
+            error = raised.__context__  # the program's own: the user's key does not reach this process
         channel.send("raised", text=raised_by_program(error), **_as_sent(error))
+    channel.close()
     sys.stdout.flush()
 
 
@@ -107,11 +111,12 @@ def _peaks(sent: dict[str, Any] | None) -> Peaks | GpuPeaks | None:
 
 
 def _as_sent(error: BaseException) -> dict[str, str]:
-    try:
-        pickled = base64.b64encode(pickle.dumps(error)).decode()
-        pickle.loads(base64.b64decode(pickled))  # an error whose class takes other arguments fails here
-    except Exception:
-        pickled = ""
+    pickled = ""
+    if isinstance(error, Exception):  # an interrupt would be taken for the user's
+        with contextlib.suppress(Exception):
+            made = base64.b64encode(pickle.dumps(error)).decode()
+            pickle.loads(base64.b64decode(made))  # an error whose class takes other arguments fails here
+            pickled = made
     lines = str(error).strip().splitlines()
     return {"pickled": pickled, "named": type(error).__name__, "line": lines[0] if lines else ""}
 

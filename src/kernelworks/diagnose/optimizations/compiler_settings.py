@@ -36,6 +36,21 @@ def _limited(most: int) -> None:
 LIMIT = Setting(_limit, _limited)  # of graphs, dynamo's own
 
 
+def _skips_hooks() -> bool:
+    import torch._dynamo.config as config
+
+    return bool(config.skip_nnmodule_hook_guards)
+
+
+def _skip_hooks(skips: bool) -> None:
+    import torch._dynamo.config as config
+
+    config.skip_nnmodule_hook_guards = skips
+
+
+SKIPPED_HOOKS = Setting(_skips_hooks, _skip_hooks)
+
+
 def _bits() -> int | None:
     import torch._inductor.config as config
 
@@ -89,6 +104,8 @@ def install_impls(impls: list[Impl]) -> Callable[[], None]:
     """Puts each in its module's place; returns what undoes that."""
     before = [module.__dict__.get(IMPL) for module, _ in impls]
     undone = [LIMIT.want(max(_limit(), GRAPHS))]
+    if any(isinstance(module, Function) for module, _ in impls):  # ``CompiledModule`` does it for modules, at less cost
+        undone.append(SKIPPED_HOOKS.want(False))
     if not _on_a_gpu([module for module, _ in impls]):
         undone.append(VECTOR_BITS.want(vector_bits()))
     bound = []

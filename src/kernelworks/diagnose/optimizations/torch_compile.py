@@ -22,6 +22,7 @@ from torch import nn
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, a_whole_number, one_of
 from kernelworks.diagnose.optimizations.alike_layers import ALIKE, changed_roots, layers_at, layers_of
+from kernelworks.diagnose.optimizations.compiled_module import CompiledModule
 from kernelworks.diagnose.optimizations.compiled_step import (
     STEP,
     STEP_TOUCHES,
@@ -322,8 +323,9 @@ class _Optimization:
 
         def impl(m: nn.Module) -> Any:
             key = ("torch.compile", drawing_alike, id(m), candidate.options, scene.beneath)
-            call = m.fn if isinstance(m, Function) else MethodType(frame, m)
-            return scene.keep(key, lambda: torch.compile(call, **how))
+            if isinstance(m, Function):
+                return scene.keep(key, lambda: torch.compile(m.fn, **how))
+            return scene.keep(key, lambda: CompiledModule(m, torch.compile(MethodType(frame, m), **how)).call)
 
         return [(m, impl(m)) for m in modules]
 
