@@ -381,6 +381,8 @@ def test_a_fix_and_its_plan_are_a_whole_record() -> None:
     assert report.chart({"": rows}, {"": 2}, {})[-1].endswith(
         "| 80.0 ms (default) | 100 ms | ██████ 0.800x as fast: slower |"
     )
+    beside = [*rows, ran("c", "default", 0.5), fixed("c", 0.1, 0.1)]  # whose plan had no turns with the switches
+    assert "| 60.0 ms (reduce-overhead) | 50.0 ms |" in "".join(report.chart({"": beside}, {"": 3}, {}))
 
 
 def test_figures_of_a_busy_machine_are_marked() -> None:

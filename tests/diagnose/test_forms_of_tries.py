@@ -174,6 +174,16 @@ def test_what_cannot_be_captured_is_compiled_whole_at_once(model: nn.Module, mon
     assert script.events.index("predicts layout") > 3 and "torch.compile" in in_place(found)
 
 
+def test_if_a_capture_saves_nothing_the_whole_has_its_turn_by_cost(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script()
+    script.number = 0
+    lost = Scripted("switch", 0.0, candidate={"options": (("mode", "reduce-overhead"),)})
+    searched(model, monkeypatch, script, Scripted("whole", 0.25), Scripted("layout", 0.2, kind="allocator"), lost)
+    assert script.events == ["predicts switch", "predicts layout", "predicts whole"]
+
+
 @pytest.mark.parametrize(
     ("kinds", "order_of_tries"),
     [

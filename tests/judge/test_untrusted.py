@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import socket
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +26,7 @@ from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, wo
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial_result import TrialResult
-from kernelworks.judge.unannounced_questions import AT_ONCE, MOST_AT_ONCE, take_at_its_word
+from kernelworks.judge.unannounced_questions import AT_ONCE, MOST_AT_ONCE, charge_end, take_at_its_word
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:
@@ -98,6 +101,27 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
     remove_folder(root)  # once more: nothing is there
 
 
+@pytest.mark.parametrize(
+    ("error", "ends", "kind"),
+    [
+        ("crashed with SIGSEGV", {False}, "writes elsewhere"), ("crashed with SIGBUS", {False}, "writes elsewhere"),
+        ("crashed with SIGSEGV", {True, False}, "no answer"), ("crashed with SIGSEGV", set(), "no answer"),
+        ("exited with code 0", {False}, "no answer"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_a_write_if_it_comes_again_and_only_where_inputs_are_closed(
+    error: str, ends: set[bool], kind: str
+) -> None:
+    bench: Any = SimpleNamespace(device=Host())
+    tried = TrialResult()
+    charge_end(
+        bench, ProcessEnded(error), "calling",
+        lambda writable: None if writable in ends else Answer(0.0, touched="input 0 was written to"), tried,
+    )  # fmt: skip
+    assert [c.kind for c in tried.reasons] == [kind]
+    assert ("input 0 was written to" in tried.reasons[0].said) == (kind == "writes elsewhere")
+
+
 @dataclass
 class _Overslept:
     """A variant whose stops come so late after its word, one after the other."""
@@ -127,6 +151,61 @@ def test_how_long_a_process_goes_on_after_its_word_is_told(
     say(its, {"ready": True})
     monkeypatch.setattr(ChildProcess, "_signal", lambda self, number: time.sleep(0.02))
     assert held.stop_at_its_word(5.0) >= 0.02 and held.stop_at_its_word(0.0) >= 0.02
+
+
+def _in_a_fork(work: Callable[[], object]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def test_no_folder_is_followed_out_of_the_one_that_is_removed(tmp_path: Path) -> None:
+    """Whoever is being ended may put a link in a folder's place between a look at it and what is done then."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for folder in (outside / "below", root / "inner" / "below"):
+        folder.mkdir(parents=True)
+        (folder.parent / "kept").write_text("", encoding="utf-8")
+
+    def swap(event: str, arguments: tuple[object, ...]) -> None:
+        named = any(str(one).endswith("inner") for one in arguments)
+        if event in ("open", "os.scandir", "os.listdir") and named and not (root / "inner").is_symlink():
+            (root / "inner").rename(tmp_path / "moved")
+            (root / "inner").symlink_to(outside)
+
+    def removed() -> None:
+        sys.addaudithook(swap)
+        remove_folder(root)
+
+    _in_a_fork(removed)
+    assert (tmp_path / "moved").exists() and sorted(os.listdir(outside)) == ["below", "kept"]
+    remove_folder(root)
+    assert not root.exists() and sorted(os.listdir(outside)) == ["below", "kept"]
+
+
+def test_folders_that_are_closed_are_removed_too(tmp_path: Path) -> None:
+    """By whoever has no more rights than their owner."""
+    closed, nobody = tmp_path / "root" / "a" / "b", 65534
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("", encoding="utf-8")
+    tmp_path.chmod(0o777)
+    for folder in (closed, closed.parent, tmp_path / "root"):
+        folder.chmod(0)
+        if os.getuid() == 0:
+            os.chown(folder, nobody, nobody)
+
+    def removed() -> None:
+        os.chdir(tmp_path)
+        if os.getuid() == 0:
+            os.setresuid(nobody, nobody, nobody)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # what is in /proc is its own again
+        remove_folder(Path("root"))
+
+    _in_a_fork(removed)
+    assert not (tmp_path / "root").exists()
 
 
 def test_what_was_built_waits_for_whoever_judges_it_again(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ class _Program:
         self.modes = {row["mode"]: row for row in rows if row["program"] == name}
         self.fix = _share(self.modes.get(FIX))
         ran = {mode: share for mode in SWITCHES if (share := _share(self.modes.get(mode))) is not None}
-        alone = any(mode in self.modes for mode in SWITCHES)
-        ran = ran if alone else self._switches()
+        self.alone = alone = any(mode in self.modes for mode in SWITCHES)
+        ran = ran if alone else self.plan_switches
         self.best = min(ran, key=lambda mode: ran[mode]) if ran and min(ran.values()) < 1 else "eager"
         self.least = min([1.0, *ran.values()])
         self.switched = alone or bool(self.switches_beside_plan)
@@ -102,13 +102,14 @@ class _Program:
         self.together = self._together(apart)
         self.over = apart if alone else self.together
 
-    def _switches(self) -> dict[str, float]:
+    @property
+    def plan_switches(self) -> dict[str, float]:
         """The shares of those of torch's switches that ran in the process of the plan."""
         return dict(self.modes.get(PLAN, {}).get("switches") or {})
 
     def _together(self, apart: float | None) -> float | None:
         """Torch's best over the fix's plan, both in one process; of a fix that found nothing eager stands for it."""
-        plan, fix, switches = self.modes.get(PLAN), self.modes.get(FIX), self._switches()
+        plan, fix, switches = self.modes.get(PLAN), self.modes.get(FIX), self.plan_switches
         nothing = self.fix == 1 and fix is not None and not fix.get("plan")
         if plan is None or not self.switches_beside_plan:
             return apart if nothing else None
@@ -116,12 +117,12 @@ class _Program:
 
     def switch_row(self, mode: str) -> Row | None:
         """The row that says its time under one of torch's switches: its own, else that of the plan."""
-        return self.modes.get(mode, self.modes.get(PLAN) if mode in self._switches() else None)
+        return self.modes.get(mode, self.modes.get(PLAN) if mode in self.plan_switches else None)
 
     @property
     def switches_beside_plan(self) -> set[str]:
         """The switches that had a process of the plan, whether they ran there or raised."""
-        return {*self._switches(), *self.modes.get(PLAN, {}).get("raised", ())}
+        return {*self.plan_switches, *self.modes.get(PLAN, {}).get("raised", ())}
 
     def eager(self) -> str:
         """Its time as its author wrote it: the least of the processes' medians, since neighbours only add to it."""
@@ -289,15 +290,14 @@ class _Compared(NamedTuple):
 
 
 def _compared(rows: Sequence[Row]) -> list[_Compared]:
-    """Those that have both. Shares are those of one process if a plan was measured so for every program: what the host
-    of a GPU does meanwhile has moved eager times of two processes apart by two thirds."""
+    """Those that have both. Shares are those of one process if a plan was measured so for every program, or if a switch
+    had no other: what the host of a GPU does meanwhile has moved eager times of two processes apart by two thirds."""
     found = [p for p in _programs(rows) if p.over and p.fix]
     in_one = all(p.together for p in found)
     made = []
     for p in found:
-        plan = p.modes.get(PLAN)
-        if in_one and plan is not None and p.together:
-            switches = {"eager": 1.0, **plan["switches"]}
+        if (in_one or not p.alone) and PLAN in p.modes and p.together:
+            switches = {"eager": 1.0, **p.plan_switches}
             mode = min(switches, key=lambda mode: switches[mode])
             made.append(_Compared(p, mode, switches[mode], switches[mode] / p.together, p.together))
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from kernelworks.diagnose.fix.alternate import LEAST_NOISE
 from kernelworks.diagnose.fix.attempt import Try
 from kernelworks.diagnose.fix.time_limits import TRIAL_RUNS
 from kernelworks.diagnose.optimization import Candidate, Impossible, Scene
@@ -265,7 +266,8 @@ def _takes_s(scene: Scene, one: Try) -> float:
 
 def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
     """Whether it is what a user tries first of its module on a GPU, and fits the budget: the first that is left of
-    those in ``SWITCHES_ON_GPU``, if none of them is in place."""
+    those in ``SWITCHES_ON_GPU``, if none of them is in place, or ran and was predicted to save nothing: the next would
+    save less."""
     if not scene.on_gpu or not _kind_of_switch(one):
         return False
     site = one.candidate.site
@@ -274,7 +276,8 @@ def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
     ranked = [found[kind] for kind in order if kind in found]
     assert scene.budget is not None
     fits = (r for r in ranked if not r.is_settled and _takes_s(scene, r) <= scene.budget.seconds_left)
-    return not any(other.applied for other in ranked) and next(fits, None) is one
+    over = any(other.applied or (other.saves is not None and other.saves <= LEAST_NOISE) for other in ranked)
+    return not over and next(fits, None) is one
 
 
 def _kind_of_switch(one: Try) -> str:

@@ -167,11 +167,20 @@ REDUCTIONS = {
 }  # fmt: skip
 IN_ORDER = 1 << 24  # the sums of more elements are taken for those in any order
 SUMS = {"sum", "mean", "nansum", "nanmean"}  # the terms of these sums can be looked at
+COUNTS = 0.25  # of the numbers from which on a dtype has whole ones alone
 LOSSES = ("_loss", "entropy")  # the names of other sums end so
+
+
+def _holds_counts(tensor: Tensor) -> bool:
+    """Whether it holds whole numbers alone, below those where its dtype has no others: indices, counts and masks, which
+    no kernel rounds. How many tokens an expert has is such a count, and moved it would name rows that nobody wrote."""
+    whole = torch.equal(tensor, tensor.round()) if not tensor.is_complex() else False
+    return whole and float(tensor.abs().max()) * UNIT_ROUNDOFF[tensor.dtype] < COUNTS
 
 
 class PerturbedRounding(_Recomputing):
     """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
+    Whole numbers stay as they are.
 
     A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit
     dtypes are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do
@@ -249,6 +258,8 @@ class PerturbedRounding(_Recomputing):
         if not step or not tensor.numel() or tensor.layout is not torch.strided or tensor.is_quantized:
             return tensor
         with torch._C.DisableTorchFunction(), torch.no_grad():
+            if _holds_counts(tensor):
+                return tensor
             alike = list(tensor.shape)
             if summed is not None and summed.feature is not None:
                 alike = [1] * tensor.dim()
