@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -56,6 +57,24 @@ def test_a_program_that_removes_the_folder_that_it_works_in(
     assert program.run() == 42
     if here.exists():
         assert Path.cwd() == here and program.run() == 42
+
+
+@pytest.mark.parametrize("start", ["signal.alarm(1)", "signal.setitimer(signal.ITIMER_REAL, 0.3)"])
+def test_a_timer_that_a_run_leaves_ends_with_it(start: str, tmp_path: Path) -> None:
+    """Else it ends the process, or interrupts what is done between two runs."""
+    path = tmp_path / "timed.py"
+    path.write_text(f"import signal\ndef work():\n    {start}\n    return signal.getitimer(signal.ITIMER_REAL)[0]\n")
+    rang: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rang.append(number))
+    tests_own = signal.setitimer(signal.ITIMER_REAL, 0.0)
+    try:
+        program = from_target(f"{path}:work")
+        for _ in range(2):
+            assert program.run() > 0 and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *tests_own)
+    assert not rang
 
 
 def test_script_that_exits_with_a_code(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from kernelworks.judge.process.sanitise import lines, sanitize_text, seconds, wo
 from kernelworks.judge.roles.device import Host
 from kernelworks.judge.roles.handle import Answer, VariantProcess
 from kernelworks.judge.trial_result import TrialResult
-from kernelworks.judge.unannounced_questions import AT_ONCE, MOST_AT_ONCE, take_at_its_word
+from kernelworks.judge.unannounced_questions import AT_ONCE, MOST_AT_ONCE, charge_end, take_at_its_word
 
 
 def test_words_are_short_texts_that_can_be_shown() -> None:
@@ -99,6 +99,27 @@ def test_folders_are_removed_however_deep(tmp_path: Path) -> None:
     remove_folder(root)
     assert not root.exists() and (tmp_path / "kept").exists()
     remove_folder(root)  # once more: nothing is there
+
+
+@pytest.mark.parametrize(
+    ("error", "ends", "kind"),
+    [
+        ("crashed with SIGSEGV", {False}, "writes elsewhere"), ("crashed with SIGBUS", {False}, "writes elsewhere"),
+        ("crashed with SIGSEGV", {True, False}, "no answer"), ("crashed with SIGSEGV", set(), "no answer"),
+        ("exited with code 0", {False}, "no answer"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_a_write_if_it_comes_again_and_only_where_inputs_are_closed(
+    error: str, ends: set[bool], kind: str
+) -> None:
+    bench: Any = SimpleNamespace(device=Host())
+    tried = TrialResult()
+    charge_end(
+        bench, ProcessEnded(error), "calling",
+        lambda writable: None if writable in ends else Answer(0.0, touched="input 0 was written to"), tried,
+    )  # fmt: skip
+    assert [c.kind for c in tried.reasons] == [kind]
+    assert ("input 0 was written to" in tried.reasons[0].said) == (kind == "writes elsewhere")
 
 
 @dataclass

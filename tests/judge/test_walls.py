@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import torch
 
+import kernelworks
 from kernelworks.judge import Budget, judge
 from kernelworks.judge.process.own_files import OpenedPlaces, covered_places
-from kernelworks.judge.process.pool import _related
+from kernelworks.judge.process.pool import _related, module_paths
 from kernelworks.judge.process.reading import MemoryUnreadable, read_tensor
 from kernelworks.judge.process.sandbox import OTHERS_PLACES
 from kernelworks.judge.process.syscall_filter import close_files_to_writing, filter_system_calls
@@ -193,6 +194,16 @@ def test_the_folder_that_a_judge_is_started_in_is_not_shown(
     monkeypatch.chdir(tmp_path)
     found = judge("candidate.py", "problem.py", budget=SHORT, peaks=ceilings, threads=1)
     assert found.verdict == "right" or any(OTHERS_PLACES in line for line in found.open_to), found.reasons
+
+
+@pytest.mark.parametrize("first", [[""], []])
+def test_this_package_is_found_though_the_folder_of_a_start_is_on_no_path(
+    first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(Path(kernelworks.__file__).parents[1])
+    others = [place for place in sys.path if place and place != package]
+    monkeypatch.setattr(sys, "path", [*first, *others])
+    assert module_paths() == [*([package] if first else []), *others, *([] if first else [package])]
 
 
 def test_python_is_found_where_others_homes_are_empty() -> None:

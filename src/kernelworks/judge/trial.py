@@ -53,6 +53,7 @@ KNOWN_TURNS, RARELY = 16, 4
 SEEN_SHARE = 0.5  # of the least CPU time of inputs that were not seen before
 SEEN_CALLS, SEEN_PAIRS = 6, 3
 COMPILED_LANGUAGE = "c++"  # the language of candidates whose kernels are instructions of the CPU
+MOST_AGAIN = 40  # calls that are asked once more of a process that ended by a fault
 ENDING = ("raised", "no answer", "does not load")  # reasons behind which nothing more is asked
 HELD_AGES = 8  # answers that are asked for again, drawn from those that are held, beside the oldest
 
@@ -114,7 +115,7 @@ class Trial:
             try:
                 step()
             except ProcessEnded as error:
-                charge_end(self.bench, error, what, self._where_it_may_write, self.tried)
+                charge_end(self.bench, error, what, self._called_again, self.tried)
             enough = not self.bench.budget.all_reasons and self.tried.reasons
             if enough or any(c.kind in ENDING for c in self.tried.reasons):
                 break
@@ -239,14 +240,24 @@ class Trial:
                 self.needs_own_code = needs_own_code(self.bench, self.variant)
         self.variant.process.end()
 
-    def _where_it_may_write(self) -> Answer:
-        """An answer of a process whose inputs nothing keeps it from writing to. Raises ProcessEnded."""
-        variant, said = self.bench.load_variant("candidate", self.candidate, self.shape, self.folder, writable=True)
-        if "raised" in said:
-            raise ProcessEnded("does not load")
-        answer = variant.call([self._another(BUILDING)])
+    def _called_again(self, writable: bool) -> Answer | None:
+        """What another process of it answers in as many calls; None where it ends, too."""
+        timed = vars(self).get("variant")  # none before that one is made
+        calls = 1 if timed is None else min(MOST_AGAIN, timed.number + 1)
+        touched = ""
+        try:
+            variant, said = self.bench.load_variant(
+                "candidate", self.candidate, self.shape, self.folder, writable=writable
+            )
+            if "raised" in said:
+                return None
+            for _ in range(calls):
+                answer = variant.call([self._another(BUILDING)])
+                touched = touched or answer.touched
+        except ProcessEnded:
+            return None
         variant.process.end()
-        return answer
+        return dataclasses.replace(answer, touched=touched)
 
     @property
     def is_compiled(self) -> bool:

@@ -4,7 +4,6 @@ it is watched it then does where it is timed."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -150,18 +149,19 @@ def charge_decoy(timed: OwnWork, watched: OwnWork, tried: TrialResult) -> None:
 
 
 def charge_end(
-    bench: Bench, error: ProcessEnded, what: str, writable: Callable[[], Answer], tried: TrialResult
+    bench: Bench, error: ProcessEnded, what: str, again: Callable[[bool], Answer | None], tried: TrialResult
 ) -> None:
-    """The end of a candidate's process. One that ends by a fault where its inputs cannot be written to, and gives the
-    ``writable`` answer where they can, changes them, though it may put all back."""
+    """The end of a candidate's process. One that ends by a fault where its inputs cannot be written to, once more too,
+    and does not where they can, changes them, though it may put all back. ``again(writable)``: what it then answers,
+    None where it ends."""
     kind, said = "no answer", f"its process {error} ({what})"
     if not bench.device.apart and any(name in str(error) for name in FAULTS):
-        with contextlib.suppress(ProcessEnded):
-            found = writable().touched or "it does not where they can"
-            kind, said = (
-                "writes elsewhere",
-                f"its process {error} where its inputs cannot be written to: {found} ({what})",
+        found = again(True)
+        if found is not None and again(False) is None:
+            where = (
+                f"where its inputs cannot be written to, and not where they can{found.touched and ': '}{found.touched}"
             )
+            kind, said = "writes elsewhere", f"its process {error} {where} ({what})"
     tried.charge(kind, said)
 
 

@@ -27,7 +27,8 @@ _STATE, _REPLICATE, _SCRIPT = "__getstate__", "_replicate_for_data_parallel", "_
 class InstalledAttributes:
     """The entries that one swap, or one optimization, set in a module's ``__dict__``, each with what was there before.
 
-    A second one on the same module lies on the first, and is removed before it.
+    A second one on the same module lies on the first. They are removed in any order: what lies on the one that goes
+    finds below it what that one had found.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -80,14 +81,27 @@ class InstalledAttributes:
         """Takes back what still stands there."""
         module = self.module()
         if module is not None:
+            above = self._above(module)
             plain = self.strip_own(module.__dict__)
             for name in self.ours:
                 if name in plain:
                     module.__dict__[name] = plain[name]
                 else:
                     module.__dict__.pop(name, None)
+            for upper in above:
+                for name, value in self.ours.items():
+                    if upper.before.get(name, _Absent) is value:
+                        upper.before[name] = self.before[name]
         self.ours.clear()
         self.before.clear()
+
+    def _above(self, module: nn.Module) -> list[InstalledAttributes]:
+        """Those on the same module that lie on this one."""
+        found, each = list[InstalledAttributes](), module.__dict__.get(_STATE)
+        while isinstance(each, InstalledAttributes) and each is not self:
+            found.append(each)
+            each = each.before.get(_STATE)
+        return found if each is self else []
 
 
 def copies_itself(cls: type) -> bool:

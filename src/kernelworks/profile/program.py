@@ -12,6 +12,7 @@ import inspect
 import os
 import platform
 import runpy
+import signal
 import statistics
 import sys
 import time
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 ENDLESS_S = 60.0  # A generator that gives items for longer is taken for one without an end.
+TIMERS, STOPPED_TIMER = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF), (0.0, 0.0)
 LAZY = (types.GeneratorType, map, filter, zip)  # These have done nothing when they are returned.
 
 
@@ -330,6 +332,19 @@ def _printed(silent: bool) -> contextlib.AbstractContextManager[None]:
     return dropped_output() if silent else shown_output()
 
 
+@contextlib.contextmanager
+def _own_timers() -> Iterator[None]:
+    """Ends the timers that a run has started (``signal.alarm``): a program's own process would end before they do, and
+    between two runs they would end or interrupt ours."""
+    before = {which: signal.getitimer(which) for which in TIMERS}
+    try:
+        yield
+    finally:
+        for which, was in before.items():
+            if was == STOPPED_TIMER != signal.getitimer(which):
+                signal.setitimer(which, 0.0)
+
+
 class _Repeated:
     """Runs again and again; what is printed is shown once, and each run reads the same standard input."""
 
@@ -339,7 +354,7 @@ class _Repeated:
 
     def __call__(self) -> Any:
         self.runs += 1
-        with _as_main(self.path, self.args), _printed(self.silent or self.runs > 1), replayed_input():
+        with _as_main(self.path, self.args), _printed(self.silent or self.runs > 1), replayed_input(), _own_timers():
             return call_program(self.name, self.entry.fn)
 
 

@@ -102,15 +102,13 @@ def _on_a_gpu(modules: Sequence[nn.Module]) -> bool:
 
 def install_impls(impls: list[Impl]) -> Callable[[], None]:
     """Puts each in its module's place; returns what undoes that."""
-    before = [module.__dict__.get(IMPL) for module, _ in impls]
     undone = [LIMIT.want(max(_limit(), GRAPHS))]
     if any(isinstance(module, Function) for module, _ in impls):  # ``CompiledModule`` does it for modules, at less cost
         undone.append(SKIPPED_HOOKS.want(False))
     if not _on_a_gpu([module for module, _ in impls]):
         undone.append(VECTOR_BITS.want(vector_bits()))
-    bound = []
+    bound, placed = [], [_PlacedImpl(module, impl) for module, impl in impls]
     for module, impl in impls:
-        module.__dict__[IMPL] = impl
         if isinstance(module, Function):
             bound.append(module.bind(impl))
 
@@ -119,11 +117,34 @@ def install_impls(impls: list[Impl]) -> Callable[[], None]:
             restore()
         for unbind in bound:
             unbind()
-        for (module, impl), was in zip(impls, before, strict=True):
-            if module.__dict__.get(IMPL) is impl:
-                if was is None:
-                    del module.__dict__[IMPL]
-                else:
-                    module.__dict__[IMPL] = was
+        for each in reversed(placed):
+            each.remove()
 
     return back
+
+
+class _PlacedImpl:
+    """What was put in a module's place, and what was there before. They are removed in any order."""
+
+    def __init__(self, module: nn.Module, impl: Callable[..., Any]) -> None:
+        self.module, self.impl, self.before = module, impl, module.__dict__.get(IMPL)
+        _placed.setdefault(id(module), []).append(self)
+        module.__dict__[IMPL] = impl
+
+    def remove(self) -> None:
+        others = [each for each in _placed[id(self.module)] if each is not self]
+        if others:
+            _placed[id(self.module)] = others
+        else:
+            del _placed[id(self.module)]
+        upper = next((each for each in others if each.before is self.impl), None)
+        if upper is not None:  # it lies on this one
+            upper.before = self.before
+        elif self.module.__dict__.get(IMPL) is self.impl:
+            if self.before is None:
+                del self.module.__dict__[IMPL]
+            else:
+                self.module.__dict__[IMPL] = self.before
+
+
+_placed: dict[int, list[_PlacedImpl]] = {}  # by ``id`` of the module, while something is in its place

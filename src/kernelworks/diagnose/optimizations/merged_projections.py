@@ -47,7 +47,10 @@ CODE = """\
 {made}
 # and in its forward:
 {names} = torch.nn.functional.linear(x, {given}).split([{sizes}], dim=-1)"""
-NO_SHARED_INPUT = "no method of {of} passes one variable to all of {names}, with nothing between that may write"
+NO_SHARED_INPUT = (
+    "no method of {of} passes one variable to all of {names}, with nothing between that may write, "
+    "in the source as it runs"
+)
 # What may stand between two products: it writes to nothing that existed before.
 METHODS = frozenset({
     "view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten", "squeeze", "unsqueeze", "expand",

@@ -35,11 +35,15 @@ class _Asked:
         self._checked = CHECK_ATTRIBUTE in optimizer.__dict__
         self._moves = name == "fused"
         self._state: Any = None
-        self._saved = optimizer.register_state_dict_post_hook(self._told) if self._moves else None
+        self._saved = [optimizer.register_state_dict_pre_hook(self.end)]  # of a step that raised
+        if self._moves:
+            self._saved.append(optimizer.register_state_dict_post_hook(self._told))
 
     def begin(self, optimizer: Optimizer, args: Any = (), kwargs: Any = None) -> None:
         self.end()
-        if torch.compiler.is_compiling() or not self._suited(optimizer) or (self._moves and not _laid_alike(optimizer)):
+        if torch.compiler.is_compiling() or not self._suited(optimizer):
+            return
+        if self._moves and not (_laid_alike(optimizer) and _begun_alike(optimizer)):
             return
         for group in optimizer.param_groups:
             self._was.append((group, group.get(self.name, ABSENT)))
@@ -58,8 +62,8 @@ class _Asked:
 
     def over(self, optimizer: Optimizer) -> None:
         self.end()
-        if self._saved is not None:
-            self._saved.remove()
+        for hook in self._saved:
+            hook.remove()
         if self._moves:
             _counted_by_the_host(optimizer)
             if not self._checked:
@@ -104,6 +108,18 @@ def _laid_alike(optimizer: Optimizer) -> bool:
             for held in optimizer.state.get(p, {}).values():
                 if isinstance(held, Tensor) and held.dim() and (held.stride() != lies or held.shape != p.shape):
                     return False
+    return True
+
+
+def _begun_alike(optimizer: Optimizer) -> bool:
+    """Whether all parameters of a group that have a gradient have momentum, or none has yet. torch's fused SGD raises
+    where some have: of a layer that was frozen in the first steps, of a parameter that has come since."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return True
+    for group in optimizer.param_groups:
+        states = (optimizer.state.get(p, {}) for p in group["params"] if p.grad is not None)
+        if group["momentum"] and len({state.get("momentum_buffer") is None for state in states}) > 1:
+            return False
     return True
 
 

@@ -24,7 +24,7 @@ from kernelworks.judge.process.own_code import TRAPS, count_at_work, own_ranges,
 from kernelworks.judge.process.sandbox import INSIDE
 from kernelworks.machine import environment
 
-__all__ = ["ChildProcess", "Nursery", "ProcessEnded", "ProcessTimeout"]
+__all__ = ["ChildProcess", "Nursery", "ProcessEnded", "ProcessTimeout", "module_paths"]
 
 # Long enough for the busiest machine: who waits for these is told at once where the other end is gone.
 START_S = 300.0  # torch is loaded in seconds, from a cold disk beside others in a minute
@@ -320,6 +320,14 @@ def _related(pid: int, *, apart: bool) -> Iterator[int]:
     yield from inside | (known if apart else known - {first})
 
 
+def module_paths() -> list[str]:
+    """Where this process finds modules, for one that finds the same; this package's own place stands for the folder
+    that it was started in."""
+    package = str(Path(__file__).parents[3])
+    found = dict.fromkeys(place or package for place in sys.path)
+    return [*found, *(() if package in found else (package,))]
+
+
 class Nursery:
     """The supervisor's side. ``with Nursery() as nursery: nursery.born("oracle", papers)``. In an ``interpreted`` one
     Triton's kernels run in its interpreter, which is decided when Triton is loaded. ``modules``, none of anybody's, are
@@ -357,7 +365,7 @@ class Nursery:
             | ({"TRITON_INTERPRET": "1"} if self.interpreted else {})
             | WITHOUT_CUDA
         )
-        paths = os.pathsep.join(p for p in sys.path if p)
+        paths = os.pathsep.join(module_paths())
         self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
             command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
             start_new_session=True,
