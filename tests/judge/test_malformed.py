@@ -87,3 +87,18 @@ def test_a_mark_at_the_beginning_of_a_file_is_none_of_its_text(tmp_path: Path) -
     (tmp_path / "mine.py").write_text("class ModelNew:\n    pass\n", encoding="utf-8-sig")
     problem = read_problem(tmp_path / "norm.py")
     assert read_candidate(tmp_path / "mine.py", problem).files == {"candidate.py": "class ModelNew:\n    pass\n"}
+
+
+@pytest.mark.parametrize("style", ["no", 0, []])
+def test_a_style_that_is_no_truth_value_is_told(style: Any, tmp_path: Path) -> None:
+    (tmp_path / "definition.json").write_text(json.dumps(DEFINITION), encoding="utf-8")
+    spec = {"language": "python", "entry_point": "main.py::run", "destination_passing_style": style}
+    said = {
+        "name": "mine",
+        "definition": "sizes",
+        "spec": spec,
+        "sources": [{"path": "main.py", "content": "run = abs"}],
+    }
+    (tmp_path / "solution.json").write_text(json.dumps(said), encoding="utf-8")
+    with pytest.raises(Misread, match=r"destination_passing_style is .*; true or false is accepted"):
+        read_candidate(tmp_path / "solution.json", read_problem(tmp_path / "definition.json"))

@@ -338,7 +338,7 @@ class Bench:
         writable: bool = False,
     ) -> VariantProcess:  # fmt: skip
         """A process that makes its callable, and will say so. A candidate cannot write to its inputs, for a moment
-        neither, where they are not ``writable`` and its kernels not watched. Raises ProcessEnded."""
+        neither, where they are not ``writable``. Raises ProcessEnded."""
         _, given = self.oracle(shape)
         papers = {
             "problem": self.problem if candidate is None else strip_reference(self.problem),
@@ -350,7 +350,7 @@ class Bench:
         budget = self.budget
         return VariantProcess(
             name, process, self.draw, budget.answer_s, self.device, self._call_turn, first_s=budget.build_s,
-            read_only=candidate is not None and not (silent or writable or self.device.apart),
+            read_only=candidate is not None and not (writable or self.device.apart),
         )  # fmt: skip
 
     def dismiss(self, built: Candidate | None = None) -> None:

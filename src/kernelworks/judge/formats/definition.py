@@ -239,6 +239,9 @@ def candidate_in(path: Path, source: str, problem: Problem) -> Candidate:
     language = _language(spec)
     if not file.endswith(".py") and (spec.value.get("binding") or "torch") != "torch":
         raise spec.wrong("binding", spec.value["binding"], "'torch'")
+    into = spec.value.get("destination_passing_style", True)
+    if not isinstance(into, bool | None):
+        raise spec.wrong("destination_passing_style", into, "true or false")
     sources = fields.of("sources", list, "a list of files")
     files = {}
     for number, one in enumerate(sources):
