@@ -15,7 +15,7 @@ import kernelworks as kw
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.diagnose.optimizations import torch_compile
 from kernelworks.diagnose.optimizations.compiled_module import CompiledModule
-from kernelworks.diagnose.optimizations.compiler_settings import SKIPPED_HOOKS, install_impls
+from kernelworks.diagnose.optimizations.compiler_settings import SKIPPED_HOOKS, SUPPRESSED_ERRORS, install_impls
 from kernelworks.diagnose.sites.functions import Function
 from kernelworks.diagnose.sites.modules import Roots
 
@@ -156,3 +156,26 @@ def test_threads_hook_and_call_at_once() -> None:
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+def fails_for_bent(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+    if any("tanh" in str(node.target) for node in graph.graph.nodes):
+        raise ValueError("no loop for it")
+    return graph.forward
+
+
+def test_what_the_compiler_fails_on_later_runs_as_it_is_written() -> None:
+    torch._dynamo.reset()
+    model = Stack().eval()
+    plain = copy.deepcopy(model)
+    torch._dynamo.register_backend(fails_for_bent, name="fails_for_bent")
+    options = {"backend": "fails_for_bent"}
+    before = SUPPRESSED_ERRORS.get()
+    with kw.apply(plan_of(Kind(Stack, "torch.compile", options, "", 0.0, (object, "")), model), model) as applied:
+        assert applied.done and not applied.failed
+        with torch.no_grad():
+            torch.testing.assert_close(model(X), plain(X))
+            for each in (model, plain):
+                each.blocks[1] = nn.Sequential(each.blocks[1], nn.Tanh())
+            torch.testing.assert_close(model(X), plain(X))
+    assert SUPPRESSED_ERRORS.get() == before

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelworks.diagnose import diagnose
 from kernelworks.diagnose.fix.search import Search
+from kernelworks.diagnose.optimizations.compiler_settings import SUPPRESSED_ERRORS
 from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.records import fix as fixes
 from kernelworks.records.base import Record
@@ -33,8 +34,11 @@ class Fix(Record):
         self.ambiguous = ambiguous
         self._entry = search.program.entry if search is not None else None
         self._together = search.scene.in_place() if search is not None and search.kept else None
+        self._suppressed: Callable[[], None] | None = None
         if self._together is not None:
             self._together.__enter__()
+            if search is not None and any(one.candidate.optimization == "torch.compile" for one in search.kept):
+                self._suppressed = SUPPRESSED_ERRORS.want(True)
 
     @property
     def active(self) -> bool:
@@ -72,6 +76,8 @@ class Fix(Record):
         """Restores everything as it was. A second call does nothing."""
         together, self._together = self._together, None
         if together is not None:
+            if self._suppressed is not None:
+                self._suppressed()
             together.__exit__(None, None, None)
 
     def __enter__(self) -> Fix:

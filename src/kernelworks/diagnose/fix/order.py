@@ -266,8 +266,8 @@ def _takes_s(scene: Scene, one: Try) -> float:
 
 def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
     """Whether it is what a user tries first of its module on a GPU, and fits the budget: the first that is left of
-    those in ``SWITCHES_ON_GPU``, if none of them is in place, or ran and was predicted to save nothing: the next would
-    save less."""
+    those in ``SWITCHES_ON_GPU``, unless one of them is in place or was predicted to save nothing: the next would save
+    less."""
     if not scene.on_gpu or not _kind_of_switch(one):
         return False
     site = one.candidate.site

@@ -51,6 +51,23 @@ def _skip_hooks(skips: bool) -> None:
 SKIPPED_HOOKS = Setting(_skips_hooks, _skip_hooks)
 
 
+def _suppresses() -> bool:
+    import torch._dynamo.config as config
+
+    return bool(config.suppress_errors)
+
+
+def _suppress(suppresses: bool) -> None:
+    import torch._dynamo.config as config
+
+    config.suppress_errors = suppresses
+
+
+# For what stays in place: other arguments, or an edit of the model, have it compiled anew. Where the compiler fails
+# then, the frame runs as it is written, as before the plan. A search wants to see the error.
+SUPPRESSED_ERRORS = Setting(_suppresses, _suppress)
+
+
 def _bits() -> int | None:
     import torch._inductor.config as config
 
@@ -100,9 +117,11 @@ def _on_a_gpu(modules: Sequence[nn.Module]) -> bool:
     return any(t.is_cuda for t in held) if held else torch.cuda.is_initialized()
 
 
-def install_impls(impls: list[Impl]) -> Callable[[], None]:
-    """Puts each in its module's place; returns what undoes that."""
+def install_impls(impls: list[Impl], *, stays: bool = False) -> Callable[[], None]:
+    """Puts each in its module's place; returns what undoes that. ``stays``: no search is to see a compiler's errors."""
     undone = [LIMIT.want(max(_limit(), GRAPHS))]
+    if stays:
+        undone.append(SUPPRESSED_ERRORS.want(True))
     if any(isinstance(module, Function) for module, _ in impls):  # ``CompiledModule`` does it for modules, at less cost
         undone.append(SKIPPED_HOOKS.want(False))
     if not _on_a_gpu([module for module, _ in impls]):

@@ -302,7 +302,8 @@ class _Optimization:
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         impls = self._impls(scene, candidate)
-        made = Change(lambda: install_impls(impls), VERIFIED_AGAINST if candidate.option(STEP) else "")
+        stays = scene.program is None  # a plan that is applied
+        made = Change(lambda: install_impls(impls, stays=stays), VERIFIED_AGAINST if candidate.option(STEP) else "")
         if scene.program is not None:  # a plan that is applied verifies nothing
             alike = self._impls(scene, candidate, drawing_alike=True)
             made.random = Change(lambda: install_impls(alike))
