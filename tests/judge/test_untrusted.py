@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -206,6 +207,15 @@ def test_folders_that_are_closed_are_removed_too(tmp_path: Path) -> None:
 
     _in_a_fork(removed)
     assert not (tmp_path / "root").exists()
+
+
+def test_nothing_is_left_of_what_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError), Nursery():
+        pass
+    assert not os.listdir(tmp_path) and len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_was_built_waits_for_whoever_judges_it_again(tmp_path: Path) -> None:

@@ -366,11 +366,17 @@ class Nursery:
             | WITHOUT_CUDA
         )
         paths = os.pathsep.join(module_paths())
-        self._process = subprocess.Popen(  # in a session of its own: a key that interrupts the supervisor is not for it
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
-            start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
+        try:  # in a session of its own: a key that interrupts the supervisor is not for it
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**known, "PYTHONPATH": paths},
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._end.close()
+            remove_folder(self.root)
+            raise
+        finally:
+            theirs.close()
         try:
             hear(self._end, START_S)
         except BaseException:
