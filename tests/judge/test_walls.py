@@ -201,7 +201,7 @@ def test_this_package_is_found_though_the_folder_of_a_start_is_on_no_path(
     first: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = str(Path(kernelworks.__file__).parents[1])
-    others = [place for place in sys.path if place and place != package]
+    others = [*dict.fromkeys(place for place in sys.path if place and place != package)]
     monkeypatch.setattr(sys, "path", [*first, *others])
     assert module_paths() == [*([package] if first else []), *others, *([] if first else [package])]
 
