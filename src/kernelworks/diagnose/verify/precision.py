@@ -174,8 +174,7 @@ LOSSES = ("_loss", "entropy")  # the names of other sums end so
 def _holds_counts(tensor: Tensor) -> bool:
     """Whether it holds whole numbers alone, below those where its dtype has no others: indices, counts and masks, which
     no kernel rounds. How many tokens an expert has is such a count, and moved it would name rows that nobody wrote."""
-    whole = torch.equal(tensor, tensor.round()) if not tensor.is_complex() else False
-    return whole and float(tensor.abs().max()) * UNIT_ROUNDOFF[tensor.dtype] < COUNTS
+    return torch.equal(tensor, tensor.round()) and float(tensor.abs().max()) * UNIT_ROUNDOFF[tensor.dtype] < COUNTS
 
 
 class PerturbedRounding(_Recomputing):
