@@ -14,6 +14,7 @@
 | ``WORLD_SIZE`` | above 1: one of several ranks of a program, which do not wait for each other's measurements | 1 |
 | ``COLUMNS`` | how wide a report is | the terminal's width, 132 in a pipe |
 | ``NO_COLOR`` | any value: no colours in the terminal | unset |
+| ``TEARDOWN_CUPTI`` | ``1`` while torch's profiler ends on a GPU: its C++ reads it; then as it was before | unset |
 | ``TRITON_INTERPRET`` | ``1``: Triton's interpreter runs kernels on CPU tensors (Triton reads it too) | unset |
 
 Values are read when they are asked for, never at import, so a test or a program may set them late.
@@ -21,17 +22,19 @@ Values are read when they are asked for, never at import, so a test or a program
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import platformdirs
 
 __all__ = [
     "cache_dir", "can_keep",
+    "cupti_teardown",
     "columns",
     "compile_seconds",
     "compiler",
@@ -174,6 +177,20 @@ def restore_variables(before: dict[str, str]) -> None:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+@contextlib.contextmanager
+def cupti_teardown() -> Iterator[None]:
+    """A session of torch's profiler that ends within leaves no CUPTI attached to the process."""
+    before = os.environ.get("TEARDOWN_CUPTI")
+    os.environ["TEARDOWN_CUPTI"] = "1"  # putenv: the profiler's C++ reads it with getenv when a session ends
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TEARDOWN_CUPTI", None)
+        else:
+            os.environ["TEARDOWN_CUPTI"] = before
 
 
 def ray_address() -> str:

@@ -24,6 +24,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler import profile, record_function
 
 from kernelworks.profile.calls import FUNCTION, Call, DeviceWork, Place, Runtime
+from kernelworks.profile.cupti import cupti_detached_after
 from kernelworks.profile.extensions import annotate_extension_calls
 from kernelworks.profile.inductor.compiled_graphs import CompiledGraph, annotate_kernels, compiled_of, name_calls
 from kernelworks.profile.inductor.dynamo import breaks, recompilations
@@ -148,7 +149,7 @@ def record(
             nonlocal ended
             if not ended:
                 ended = True
-                with _quiet():
+                with _quiet(), cupti_detached_after() if gpu else contextlib.nullcontext():
                     profiler.__exit__(None, None, None)
 
         if survey is not None:
