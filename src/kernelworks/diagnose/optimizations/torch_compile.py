@@ -22,6 +22,7 @@ from torch import nn
 from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Promise, Rejected, Scene, Site, kind_name
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, a_whole_number, one_of
 from kernelworks.diagnose.optimizations.alike_layers import ALIKE, changed_roots, layers_at, layers_of
+from kernelworks.diagnose.optimizations.captured_calls import captures, with_answers_copied
 from kernelworks.diagnose.optimizations.compiled_module import CompiledModule
 from kernelworks.diagnose.optimizations.compiled_step import (
     STEP,
@@ -322,11 +323,15 @@ class _Optimization:
             ("frame", candidate.site, candidate.options), lambda: frame_of(candidate.site, candidate.options)
         )
 
+        def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+            made: Callable[..., Any] = torch.compile(fn, **how)
+            return with_answers_copied(made) if captures(candidate.option("mode")) else made
+
         def impl(m: nn.Module) -> Any:
             key = ("torch.compile", drawing_alike, id(m), candidate.options, scene.beneath)
             if isinstance(m, Function):
-                return scene.keep(key, lambda: torch.compile(m.fn, **how))
-            return scene.keep(key, lambda: CompiledModule(m, torch.compile(MethodType(frame, m), **how)).call)
+                return scene.keep(key, lambda: compiled(m.fn))
+            return scene.keep(key, lambda: CompiledModule(m, compiled(MethodType(frame, m))).call)
 
         return [(m, impl(m)) for m in modules]
 
