@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kernelworks.diagnose.optimization import Scene
 from kernelworks.diagnose.sites.modules import Sample, find_roots
-from kernelworks.diagnose.verify import precision, training_steps
+from kernelworks.diagnose.verify import training_steps
 from kernelworks.diagnose.verify.agreement import compare
 from kernelworks.diagnose.verify.drawn_inputs import drawn_samples
 from kernelworks.diagnose.verify.precision import PerturbedRounding
@@ -126,8 +126,7 @@ def rounded_otherwise(module: nn.Module, seed: int, roundings: float) -> Iterato
     plain = module.forward
 
     def forward(*args: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patched, PerturbedRounding(seed):
-            patched.setattr(precision, "ROUNDINGS", roundings)
+        with PerturbedRounding(seed, roundings):
             return plain(*args)
 
     module.forward = forward  # type: ignore[method-assign]

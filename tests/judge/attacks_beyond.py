@@ -90,7 +90,7 @@ BEYOND_A_CALL = (
     Attack("a gradient in its range alone", "gradients", "wrong gradient", "range", "return Own.apply(x, y)",
            "return Own.apply(x, y)", top=MASKED.replace(" * (x > 0)", ""), twin_top=MASKED),
     # ------------------------------------------------------------ time that it cannot have
-    Attack("another process's work", "faster than the limit", "faster than physics", "long",
+    Attack("another process's work", "faster than the limit", "more cores", "long",
            "return asked(self, a, b)", "return self.pool.submit(self.right, a, b).result()",
            top=BY_ANOTHER, init="self.end = None",
            twin_top="from concurrent.futures import ThreadPoolExecutor", twin_init="self.pool = ThreadPoolExecutor(1)",

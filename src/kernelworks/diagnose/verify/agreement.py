@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import statistics
 import time
@@ -29,8 +30,10 @@ from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
 from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_values
 from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
+from kernelworks.diagnose.verify.device_memory import SHARE_OF_MEMORY, available_bytes
+from kernelworks.diagnose.verify.drawn_inputs import MOST_IDS, shortened
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
-from kernelworks.machine import memory
+from kernelworks.diagnose.verify.turned_choices import LEAST_ROWS, TurnedRows, indices_chosen, number_of_rows
 from kernelworks.nn.swap import swap
 
 __all__ = [
@@ -38,19 +41,16 @@ __all__ = [
     "GRADIENT",
     "ROUNDING",
     "SAYS_NOTHING",
-    "SHARE_OF_MEMORY",
     "Agreement",
-    "available_bytes",
     "compare",
 ]
 
-SHARE_OF_MEMORY = 0.6
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
 NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
 GRADIENT = "gradient of "  # how the name of a gradient begins
 DRAWS = 3  # so many runs have their results perturbed
 MORE_DRAWS = 8  # before 16 bits are rejected: where few roundings make the error, the most of few draws is often small
-OF_MANY = 1.3  # times the median, the most of MORE_DRAWS norms of many independent errors
+OF_MANY = 1.3  # times the median, the most of some norms of many independent errors
 TIES = 8  # so many if integers are compared
 
 
@@ -115,7 +115,7 @@ def compare(
     if not samples:
         return Agreement(0.0, 0.0, False, "not compared: no module was called")
     notes: list[str] = []
-    shorter = list(samples) if whole else [_shortened(s) for s in samples]
+    shorter = list(samples) if whole else [shortened(s) for s in samples]
     if any(a is not b for a, b in zip(shorter, samples, strict=True)):
         notes.append(f"compared on the first {MOST_IDS} tokens of the first sequence")
     found: list[Agreement] = []
@@ -185,8 +185,10 @@ class _Trial:
     ) -> None:  # fmt: skip
         self.sample, self.state, self.changed, self.before, self.ends = sample, state, changed, before, ends
         self.notes: list[str] = []
-        self._moved: dict[tuple[int, bool], Answers] = {}
+        self._moved: dict[tuple[int, bool, float], Answers] = {}
         self._choices: list[Choice] | None = None
+        self._turned: bool | None = None
+        self._unwritten: set[str] = set()  # buffers, which say nothing if they stay as they are
 
     def _as_it_is(self, mode: PerturbedRounding | None = None, *, inside: bool = False) -> Answers:
         """Under ``mode`` its results are moved, and its arguments."""
@@ -213,7 +215,8 @@ class _Trial:
 
     def verdict(self) -> Agreement:
         before, after = self._as_it_is(), self._when_changed()
-        if not self._says(before):
+        self._unwritten = before.unwritten
+        if not any(t.numel() for name, t in before.named.items() if name not in before.unwritten):
             raise _Nothing("returns nothing with a tensor or a number in it")
         wrong = difference_in_kind(before, after)
         worst: Agreement | None = Agreement(0.0, 1.0, False, wrong, ROUNDING)
@@ -228,10 +231,6 @@ class _Trial:
             raise _Nothing("does not repeat itself: two runs of the original differ by more")
         note = "; ".join(n for n in (worst.note, *self.notes) if n)
         return dataclasses.replace(worst, note=note)
-
-    def _says(self, before: Answers) -> bool:
-        """Whether there is an answer: a buffer that nobody wrote is none."""
-        return any(t.numel() for name, t in before.named.items() if name not in before.unwritten)
 
     def _reference(self, before: Answers, *, inside: bool = False) -> Answers | None:
         """The answers in float64; None if it cannot be run so, with a note."""
@@ -264,10 +263,11 @@ class _Trial:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _draw(self, seed: int, *, inside: bool) -> Answers:
-        if (seed, inside) not in self._moved:
-            self._moved[seed, inside] = self._as_it_is(PerturbedRounding(seed), inside=inside)
-        return self._moved[seed, inside]
+    def _draw(self, seed: int, *, inside: bool, roundings: float = ROUNDINGS) -> Answers:
+        key = seed, inside, roundings
+        if key not in self._moved:
+            self._moved[key] = self._as_it_is(PerturbedRounding(seed, roundings), inside=inside)
+        return self._moved[key]
 
     def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
         """How far rounding carries one of the original's answers: the most of some draws."""
@@ -281,20 +281,29 @@ class _Trial:
             most = max(most, _norm(moved.double() - value.double(), both))
         return most
 
-    def _far_moved(self, name: str, before: Tensor, *, inside: bool) -> float:
+    def _far_moved(self, name: str, before: Tensor, roundings: float, *, inside: bool) -> float:
         """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
 
         A rounding of a mean, or of an embedding that all rows share, is handed on to every element: the norm of many
         errors then varies as one number does, and one of them says little of the next. The most of the draws is taken
-        as many times as it is more above their median than that of many independent errors would be.
+        as many times as it is more above their median than that of many independent errors would be. With one of the
+        ``roundings`` nothing is halved: half a rounding turns a choice less often, and carries the answer as far.
         """
         moved = []
         for seed in range(MORE_DRAWS):
-            draw = self._draw(seed, inside=inside)
+            draw = self._draw(seed, inside=inside, roundings=roundings)
             one = (draw.inside if inside else draw.named)[name]
             moved.append(_norm(one.double() - before.double(), before.isfinite() & one.isfinite()))
         most, median = max(moved), statistics.median(moved)
-        return most / ROUNDINGS * max(1.0, most / (OF_MANY * median) if median else 1.0)
+        return most / roundings * max(1.0, most / (OF_MANY * median) if median else 1.0)
+
+    def _turns_choices(self) -> bool:
+        """Whether the original's own rounding turns what it chooses by values: a token's experts, say."""
+        if self._turned is None:
+            plain = indices_chosen(self._as_it_is)
+            runs = (functools.partial(self._as_it_is, PerturbedRounding(seed)) for seed in range(MORE_DRAWS))
+            self._turned = bool(plain.found) and any(indices_chosen(run).differ_from(plain) for run in runs)
+        return self._turned
 
     def _judged(
         self, before: dict[str, Tensor], after: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool = False
@@ -306,7 +315,7 @@ class _Trial:
                 each = self._exact(name, value, after[name], inside=inside)
             else:
                 each = self._close(name, value, after[name], reference.get(name), inside=inside)
-            if each is not None:
+            if each is not None and not (each.agrees and name in self._unwritten):
                 found.append(each)
         return max(found, key=lambda a: (not a.agrees, a.after), default=None)
 
@@ -366,12 +375,18 @@ class _Trial:
             if was <= math.sqrt(unit) * size and now <= factor * was + unit * size and size:
                 return Agreement(was / size, now / size, True, "", FLOAT64)
             own = self._own(name, before, inside=inside)
-            if (
-                was <= MAX_OWN_ROUNDINGS * own + unit * size
-            ):  # else float64 went another way than the original, and is no reference for it
+            # Else float64 went another way than the original, and is no reference for it.
+            if was <= MAX_OWN_ROUNDINGS * own + unit * size:
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
-                if now > bound and rounded_to in NARROW_DTYPES:
-                    bound = factor * max(was, self._far_moved(name, before, inside=inside)) + unit * size
+                narrow = rounded_to in NARROW_DTYPES
+                if now > bound and narrow:
+                    bound = factor * max(was, self._far_moved(name, before, ROUNDINGS, inside=inside)) + unit * size
+                found = self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
+                if not narrow or (found is not None and found.agrees) or not self._turns_choices():
+                    return found
+                if number_of_rows(before) >= LEAST_ROWS:
+                    return self._turned_rows(name, before, after, reference, factor, unit, inside=inside)
+                bound = factor * max(was, self._far_moved(name, before, 1.0, inside=inside)) + unit * size
                 return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
             self._note(f"float64 gives another {name} than its rounding explains")
         else:
@@ -380,6 +395,18 @@ class _Trial:
         now = _norm(after.double() - before.double(), where)
         bound = (1 + factor) * own + unit * size
         return self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+
+    def _turned_rows(
+        self, name: str, before: Tensor, after: Tensor, reference: Tensor, factor: float, unit: float, *, inside: bool
+    ) -> Agreement | None:
+        """The verdict on an answer of rows (tokens) whose choices the original's own rounding turns."""
+        draws = [self._draw(seed, inside=inside, roundings=1.0) for seed in range(MORE_DRAWS)]
+        rows = TurnedRows.of(before, reference, [(d.inside if inside else d.named)[name] for d in draws])
+        if not rows.says(factor, SAYS_NOTHING):
+            return None
+        agrees = rows.agrees(after, factor, unit)
+        note = f"of {name}, rows that the original's own rounding turns too" if agrees else f"worst in {name}"
+        return Agreement(rows.error_of(before), rows.error_of(after), agrees, note, FLOAT64)
 
     def _rounded_dtype(self, name: str, value: Tensor) -> torch.dtype:
         """The dtype that it was rounded to last. Autocast's products hand on gradients in 16 bits, which are float32
@@ -431,6 +458,7 @@ class _Trial:
                 return None
             trial = _Trial(self.sample, State(self.sample.module), self.changed, self.before, self.ends)
             before, after = trial._as_it_is(), trial._when_changed()
+            trial._unwritten = before.unwritten
             wrong = difference_in_kind(before, after)
             if wrong:
                 return Agreement(0.0, 1.0, False, wrong, ROUNDING)
@@ -466,25 +494,3 @@ SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong ans
 
 def _norm(value: Tensor, where: Tensor) -> float:
     return float(torch.where(where, value, 0.0).norm())
-
-
-MOST_IDS = 1024
-
-
-def _shortened(sample: Sample) -> Sample:
-    """On a GPU, with a large batch of token ids: its first sequence, and no more of it than MOST_IDS tokens. What is
-    compared does not depend on the batch, and float64 takes sixteen times as long there."""
-    values = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, Tensor)]
-    ids = next((v for v in values if v.is_cuda and v.dim() == 2 and not v.is_floating_point()), None)
-    if ids is None or ids.numel() <= MOST_IDS or any(v.shape[:2] != ids.shape for v in values):
-        return sample
-
-    def cut(value: object) -> object:
-        return value[:1, :MOST_IDS].contiguous() if isinstance(value, Tensor) else value
-
-    kwargs = {name: cut(value) for name, value in sample.kwargs.items()}
-    return dataclasses.replace(sample, args=tuple(cut(v) for v in sample.args), kwargs=kwargs)
-
-
-def available_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.available_bytes()

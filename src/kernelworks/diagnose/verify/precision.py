@@ -178,8 +178,8 @@ def _holds_counts(tensor: Tensor) -> bool:
 
 
 class PerturbedRounding(_Recomputing):
-    """Every result of an op is moved by up to two roundings of its dtype, at random, as another kernel might move it.
-    Whole numbers stay as they are.
+    """Every result of an op is moved by up to so many ``roundings`` of its dtype, at random, as another kernel might
+    move it. Whole numbers stay as they are.
 
     A product of K terms in float32 is moved by ``sum_rounding_factor`` of them, as another algorithm might (16-bit
     dtypes are summed in float32), and alike for all rows or pixels of a feature, since the errors of one algorithm do
@@ -189,9 +189,9 @@ class PerturbedRounding(_Recomputing):
     keeps.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, roundings: float = ROUNDINGS) -> None:
         super().__init__()
-        self._seed = seed
+        self._seed, self._roundings = seed, roundings
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -221,7 +221,7 @@ class PerturbedRounding(_Recomputing):
     def _moved_by(self, tensor: Tensor, partial: Tensor) -> Tensor:
         """Each element by what its partial sums, of that size in all, may have lost."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            share = ROUNDINGS * (SUM_STDDEVS / THREEFOLD) * UNIT_ROUNDOFF[tensor.dtype]
+            share = self._roundings * (SUM_STDDEVS / THREEFOLD) * UNIT_ROUNDOFF[tensor.dtype]
             lost = share * partial * (2 * self._noise(partial.shape, tensor) - 1)
         with torch._C.DisableTorchFunction():
             return tensor + lost
@@ -263,7 +263,7 @@ class PerturbedRounding(_Recomputing):
             if summed is not None and summed.feature is not None:
                 alike = [1] * tensor.dim()
                 alike[summed.feature] = tensor.shape[summed.feature]
-            moved = 1 + (2 * self._noise(alike, tensor) - 1) * (ROUNDINGS * step)
+            moved = 1 + (2 * self._noise(alike, tensor) - 1) * (self._roundings * step)
         with torch._C.DisableTorchFunction():
             return (tensor * moved).to(tensor.dtype)
 

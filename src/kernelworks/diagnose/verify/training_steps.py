@@ -31,11 +31,10 @@ from kernelworks.diagnose.verify.agreement import (
     GRADIENT,
     ROUNDING,
     SAYS_NOTHING,
-    SHARE_OF_MEMORY,
     Agreement,
-    available_bytes,
 )
 from kernelworks.diagnose.verify.answers import plain_copy
+from kernelworks.diagnose.verify.device_memory import SHARE_OF_MEMORY, available_bytes
 from kernelworks.diagnose.verify.precision import PerturbedRounding
 
 __all__ = ["STEPS", "same_steps"]

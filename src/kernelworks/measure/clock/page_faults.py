@@ -82,7 +82,7 @@ def set_thresholds(wanted: Mapping[int, int]) -> bool:
     if (
         wanted == RAISED_THRESHOLDS and _Malloc.own is None
     ):  # else the heap's end serves the program, and keeps its pages
-        _unplug()
+        _unplug(with_pages=True)
     told = [mallopt(p, size) == 1 or mallopt(p, ADAPTIVE_THRESHOLDS[p]) == 1 for p, size in wanted.items()]
     _Malloc.now, _Malloc.times = dict(wanted), _Malloc.times + 1
     while _Malloc.probes:
@@ -303,17 +303,23 @@ def _plug(libc: ctypes.CDLL) -> None:
             size = int(size * PLUG)
 
 
-def _unplug() -> None:
-    """Lets malloc have those places again."""
+def _unplug(*, with_pages: bool = False) -> None:
+    """Lets malloc have those places again. A large block is cut from one of them before any other: ``with_pages`` it
+    takes no fresh ones."""
     libc = _libc()
     while _Malloc.plugs:
-        libc.free(_Malloc.plugs.pop())
+        block = _Malloc.plugs.pop()
+        if with_pages:
+            ctypes.memset(block, 0, libc.malloc_usable_size(block))
+        libc.free(block)
 
 
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.restype, libc.free.argtypes = None, (ctypes.c_void_p,)
+    if hasattr(libc, "malloc_usable_size"):
+        libc.malloc_usable_size.restype, libc.malloc_usable_size.argtypes = ctypes.c_size_t, (ctypes.c_void_p,)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim.argtypes = (ctypes.c_size_t,)
     return libc
