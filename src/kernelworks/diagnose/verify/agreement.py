@@ -31,7 +31,7 @@ from kernelworks.diagnose.verify.answers import Answers, answers
 from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_values
 from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
 from kernelworks.diagnose.verify.device_memory import SHARE_OF_MEMORY, available_bytes
-from kernelworks.diagnose.verify.drawn_inputs import MOST_IDS, shortened
+from kernelworks.diagnose.verify.drawn_inputs import MOST_IDS, shortened_sample
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
 from kernelworks.diagnose.verify.turned_choices import LEAST_ROWS, TurnedRows, indices_chosen, number_of_rows
 from kernelworks.nn.swap import swap
@@ -115,7 +115,7 @@ def compare(
     if not samples:
         return Agreement(0.0, 0.0, False, "not compared: no module was called")
     notes: list[str] = []
-    shorter = list(samples) if whole else [shortened(s) for s in samples]
+    shorter = list(samples) if whole else [shortened_sample(s) for s in samples]
     if any(a is not b for a, b in zip(shorter, samples, strict=True)):
         notes.append(f"compared on the first {MOST_IDS} tokens of the first sequence")
     found: list[Agreement] = []

@@ -19,7 +19,7 @@ from kernelworks.contract.leaves import leaves
 from kernelworks.diagnose.sites.modules import Sample
 from kernelworks.diagnose.snapshot import duplicate, map_tensors, put_values
 
-__all__ = ["MOST_IDS", "ZEROS", "drawn_samples", "shortened", "shorter_samples"]
+__all__ = ["MOST_IDS", "ZEROS", "drawn_samples", "shortened_sample", "shorter_samples"]
 
 MOST_IDS = 1024
 WIDER, LARGE = 10.0, 1e3  # times the spread of what was seen
@@ -65,7 +65,7 @@ def shorter_samples(sample: Sample) -> Iterator[tuple[str, Sample]]:
         )
 
 
-def shortened(sample: Sample) -> Sample:
+def shortened_sample(sample: Sample) -> Sample:
     """On a GPU, with a large batch of token ids: its first sequence, and no more of it than MOST_IDS tokens. What is
     compared does not depend on the batch, and float64 takes sixteen times as long there."""
     values = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, Tensor)]
