@@ -189,6 +189,7 @@ def test_if_a_capture_saves_nothing_the_whole_has_its_turn_by_cost(
     [
         (("static cache", "whole", "switch"), ["static cache", "layout", "switch", "whole"]),
         (("static cache fails", "whole", "switch"), ["static cache fails", "whole", "layout", "switch"]),
+        (("static cache costs", "whole", "switch"), ["static cache costs", "whole", "layout", "switch"]),
     ],
 )
 def test_a_model_that_generates_has_a_cache_of_fixed_size_first(
@@ -201,6 +202,7 @@ def test_a_model_that_generates_has_a_cache_of_fixed_size_first(
     cache = {
         "static cache": Scripted("static cache", 0.5, kind="static cache"),
         "static cache fails": Scripted("static cache fails", 0.5, kind="static cache", fails=wrong),
+        "static cache costs": Scripted("static cache costs", -0.1, kind="static cache"),
         "whole": Scripted("whole", 0.25), "switch": switch(),
     }  # fmt: skip
     searched(model, monkeypatch, script, layout, *(cache[kind] for kind in kinds))

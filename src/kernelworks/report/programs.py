@@ -348,6 +348,7 @@ def result(rows: Sequence[Row]) -> str:
     return (
         f"{len(over)} programs, {quantity.ratio(_mean(over))} as fast as that mode (geometric mean), {slower} of them "
         f"slower; the gain was predicted to within {tolerance} for {sum(held)} of {len(held)}"
+        + "".join(f"; {budgets}" for budgets in _budgets([p.modes[FIX] for p in found if FIX in p.modes]))
     )
 
 

@@ -266,8 +266,8 @@ def _takes_s(scene: Scene, one: Try) -> float:
 
 def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
     """Whether it is what a user tries first of its module on a GPU, and fits the budget: the first that is left of
-    those in ``SWITCHES_ON_GPU``, unless one of them is in place or was predicted to save nothing: the next would save
-    less."""
+    its switches, unless one of them is in place, or one of ``SWITCHES_ON_GPU`` was predicted to save nothing: the next
+    would save less. Of a cache of fixed size that says nothing: a search with beams pays more for it than it saves."""
     if not scene.on_gpu or not _kind_of_switch(one):
         return False
     site = one.candidate.site
@@ -276,7 +276,9 @@ def _is_switch(scene: Scene, one: Try, tried: Sequence[Try]) -> bool:
     ranked = [found[kind] for kind in order if kind in found]
     assert scene.budget is not None
     fits = (r for r in ranked if not r.is_settled and _takes_s(scene, r) <= scene.budget.seconds_left)
-    over = any(other.applied or (other.saves is not None and other.saves <= LEAST_NOISE) for other in ranked)
+    compilers = [found[kind] for kind in SWITCHES_ON_GPU if kind in found]
+    saves = [other.saves for other in compilers if other.saves is not None]
+    over = any(other.applied for other in ranked) or min(saves, default=1.0) <= LEAST_NOISE
     return not over and next(fits, None) is one
 
 
