@@ -22,12 +22,11 @@ from kernelworks.profile.timeline import (
     Timeline,
     plain_run,
     plain_walls,
-    profile_run,
     survey_limit,
     survey_run,
     window_s,
 )
-from kernelworks.profile.trace import Call, Place, Trace, join, record, without_collection
+from kernelworks.profile.trace import Call, Place, Trace, join, recording_of, without_collection
 
 __all__ = ["GpuTimeline", "fit_timeline", "observe", "uses_gpu", "waiting"]
 
@@ -111,7 +110,7 @@ def uses_gpu(run: Callable[[], Any]) -> bool:
         return False
     if not torch.cuda.is_initialized():
         return False
-    return record(waiting(run), gpu=True).device_seconds > 0
+    return recording_of(waiting(run), gpu=True).works_on_device
 
 
 def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say) -> GpuTimeline:
@@ -125,14 +124,17 @@ def observe(run: Callable[[], Any], floors: Floors, *, budget_s: float, say: Say
         lambda: plain_run(whole), runs, window_s=window_s(budget_s) / runs, deadline_s=PATIENCE * budget_s
     )
     say("timing every kernel")
-    profiled = [profile_run(whole, gpu=True) for _ in range(3)][1:]
+    profiled = [recording_of(whole, gpu=True) for _ in range(3)][1:]  # the first one warms the profiler up
+    with without_collection():
+        quickest = min(profiled, key=lambda recording: recording.seconds).read()
+    quickest.output = None
+    del profiled
     say("surveying shapes and places")
     begun = time.perf_counter()
     # Without the device: the profiler's tree leaves out the ops that start while a kernel of its thread is running.
     survey, persistent = survey_run(whole, survey_limit(budget_s, first))
     wall, walls = plain_walls(plain.samples)
     with without_collection():
-        quickest = min(profiled, key=lambda t: t.end - t.start)
         timeline = fit_timeline(wall, quickest, survey, floors, persistent=persistent, walls=walls, noisy=plain.thrown)
     looking = time.perf_counter() - begun - wall
     collected = statistics.median(p.collected for p in plain.samples)

@@ -225,9 +225,9 @@ def first_run(run: Callable[[], Any], say: Say) -> PlainRun:
         waiting.cancel()
 
 
-def profile_run(run: Callable[[], Any], *, gpu: bool = False) -> Trace:
+def profile_run(run: Callable[[], Any]) -> Trace:
     """One run under the profiler, names and times alone; what the program returns is let go."""
-    trace = record(run, gpu=gpu)
+    trace = record(run)
     trace.output = None
     return trace
 

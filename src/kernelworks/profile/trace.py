@@ -37,11 +37,13 @@ __all__ = [
     "Call",
     "DeviceWork",
     "Place",
+    "Recording",
     "Runtime",
     "Trace",
     "join",
     "read_trace",
     "record",
+    "recording_of",
     "without_collection",
 ]
 
@@ -111,6 +113,41 @@ def _quiet() -> Iterator[None]:
         os.close(null)
 
 
+@dataclass
+class Recording:
+    """One run under the profiler, not read yet: that takes a second for some ten thousand ops."""
+
+    results: Any
+    places: list[Place]
+    output: Any
+    survey: Any
+    compiled: Any
+    gpu: bool
+
+    @property
+    def seconds(self) -> float:
+        """Of the run, as the profiler's own record has it."""
+        run = next((e for e in self.results.events() if e.name() == RUN_ANNOTATION and not _on_device(e)), None)
+        return (run.end_ns() - run.start_ns()) / 1e9 if run is not None else 0.0
+
+    @property
+    def works_on_device(self) -> bool:
+        """Whether a device did anything in it."""
+        return any(_is_device_work(event) for event in self.results.events() if _on_device(event))
+
+    def read(self) -> Trace:
+        """Raises RuntimeError if the profiler recorded nothing."""
+        surveyed = self.survey is not None
+        with without_collection():
+            cut = surveyed and self.survey.cut
+            inputs = inputs_of(self.results) if surveyed else None
+            graphs = self.compiled.graphs(self.survey.modules if surveyed else ()) if surveyed or self.gpu else ()
+            events = self.results.events()
+            trace = read_trace(events, self.places, self.output, inputs, cut=cut, compiled=graphs)
+            trace.broken, trace.recompiled = (tuple(breaks()), tuple(recompilations())) if surveyed else ((), ())
+            return trace
+
+
 def record(
     run: Callable[[], Any],
     *,
@@ -119,10 +156,20 @@ def record(
     raw: Callable[[Any, list[Place]], None] | None = None,
     every_thread: bool = False,
 ) -> Trace:
+    """``recording_of`` a run, read. ``raw`` is given the profiler's own results and the places before that."""
+    made = recording_of(run, survey=survey, gpu=gpu, every_thread=every_thread)
+    if raw is not None:
+        raw(made.results, made.places)
+    return made.read()
+
+
+def recording_of(
+    run: Callable[[], Any], *, survey: Any = None, gpu: bool = False, every_thread: bool = False
+) -> Recording:
     """Runs the program once under the profiler. With ``survey`` (a ``places.Survey``) shapes and places are recorded,
-    with ``gpu`` what the device did too; the program is then to wait for the device before it returns. ``raw`` is
-    given the profiler's own results and the places. Ops that the program's other threads run are seen with
-    ``every_thread`` alone. A survey that has seen enough ends the profiler before the program ends.
+    with ``gpu`` what the device did too; the program is then to wait for the device before it returns. Ops that the
+    program's other threads run are seen with ``every_thread`` alone. A survey that has seen enough ends the profiler
+    before the program ends.
 
     Raises what the program raises.
     """
@@ -165,16 +212,7 @@ def record(
             raise
         finally:
             end()
-    results: Any = profiler.kineto_results
-    if raw is not None:
-        raw(results, places)
-    with without_collection():
-        cut = survey is not None and survey.cut
-        inputs = inputs_of(results) if survey_too else None
-        graphs = compiled.graphs(survey.modules if survey_too else ()) if survey_too or gpu else ()
-        trace = read_trace(results.events(), places, output, inputs, cut=cut, compiled=graphs)
-        trace.broken, trace.recompiled = (tuple(breaks()), tuple(recompilations())) if survey_too else ((), ())
-        return trace
+    return Recording(profiler.kineto_results, places, output, survey, compiled, gpu)
 
 
 @contextlib.contextmanager
@@ -221,7 +259,7 @@ def read_trace(
             if event.nbytes() <= -LARGE and not _on_device(event) and begun < end:
                 frees.append((begun, -event.nbytes()))
         elif _on_device(event):
-            if not event.is_user_annotation() and name not in WAITS_OF_STREAMS and not name.startswith(PLACE):
+            if _is_device_work(event):
                 device.append(event)
         elif begun >= end:
             continue
@@ -295,6 +333,12 @@ def _told(event: Any, shared: dict[bytes, OpDetails]) -> OpDetails:
             return made
         shared[key] = made
     return shared[key]
+
+
+def _is_device_work(event: Any) -> bool:
+    """Whether a device's event is a kernel or a copy: not what waits for them, nor a name that was given to some."""
+    name = event.name()
+    return not event.is_user_annotation() and name not in WAITS_OF_STREAMS and not name.startswith(PLACE)
 
 
 def _on_device(event: Any) -> bool:

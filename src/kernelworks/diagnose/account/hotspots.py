@@ -125,10 +125,10 @@ def _shares(groups: Sequence[Group]) -> dict[int, dict[str, float]]:
     part_of = patterns(sorted(calls.values(), key=lambda call: call.start))
     found: dict[int, dict[str, float]] = {}
     for group in groups:
-        its = found.setdefault(id(group), {})
-        for entry in group.entries if not group.gap and group.seconds else ():
+        its, seconds = found.setdefault(id(group), {}), group.seconds
+        for entry in group.entries if not group.gap and seconds else ():
             for name in part_of.get(id(entry.call), ()):
-                its[name] = its.get(name, 0.0) + entry.seconds / group.seconds
+                its[name] = its.get(name, 0.0) + entry.seconds / seconds
     return found
 
 
@@ -172,7 +172,8 @@ def _view(
 def _advice(view: View, group: Group, promise: Promise, races: Races, fix: Fix | None) -> Advice:
     """The first rule that applies, with the predicted gain of its optimization; else what the roofline alone says."""
     if not group.is_modelled:
-        part = max(group.parts, key=lambda name: group.parts[name], default="")
+        parts = group.parts
+        part = max(parts, key=lambda name: parts[name], default="")
         text = UNMODELLED_ADVICE.get(view.op) or UNMODELLED_ADVICE.get(
             part, "no formula for its work, so nothing is predicted"
         )
