@@ -21,7 +21,8 @@ from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.inductor.compiled_graphs import annotate_kernels
 from kernelworks.profile.inputs import inputs_of
 from kernelworks.profile.on_gpu import waiting
-from kernelworks.profile.trace import RUN_ANNOTATION, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import RUN_ANNOTATION
 
 HIDDEN, VOCABULARY = 256, 2048
 

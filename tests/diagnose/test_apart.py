@@ -33,7 +33,7 @@ from kernelworks.profile.non_compute import (
 )
 from kernelworks.profile.on_cpu import CpuTimeline, Moment
 from kernelworks.profile.overhead import Floors
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 FLOORS = Floors(event=0.0, gap=0.5e-6, span=0.4e-6, fault=1e-6, free=0.5e-6)
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost import Work
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.trace import Call, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Call
 
 torch.manual_seed(0)
 X = torch.randn(4, 8)

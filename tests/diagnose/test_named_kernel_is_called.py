@@ -21,7 +21,7 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.dispatch.signature import by_operator
 from kernelworks.nn.functional import FUNCTIONS
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

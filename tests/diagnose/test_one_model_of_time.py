@@ -19,8 +19,9 @@ from kernelworks.dispatch.op import OPS
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.on_cpu import CpuTimeline, fit_timeline
 from kernelworks.profile.overhead import Floors
+from kernelworks.profile.recording import record
 from kernelworks.profile.timeline import Cost
-from kernelworks.profile.trace import Call, Place, Trace, record
+from kernelworks.profile.trace import Call, Place, Trace
 from kernelworks.records import Peaks
 from kernelworks.records.climb import RungResult
 

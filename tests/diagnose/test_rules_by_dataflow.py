@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernelworks.diagnose.rules.patterns import ADAM, CACHE, FOLDABLE, GATE, LOGITS, NORM, ROTARY, patterns
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 torch.manual_seed(0)
 X, W = torch.randn(2, 6, 16), torch.randn(16)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from kernelworks.profile.call_sites import Survey, fold
 from kernelworks.profile.cost.shapes import clusters
-from kernelworks.profile.trace import Call, Trace, join, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Call, Trace, join
 
 
 class Layer(nn.Module):

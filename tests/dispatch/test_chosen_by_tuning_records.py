@@ -32,7 +32,7 @@ from kernelworks.dispatch.tuning_records import NO_RECORD, RaceResult, TuningRec
 from kernelworks.machine import place_of
 from kernelworks.nn.expected_kernels import outlook
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 KERNEL, OTHER = "one", "two"  # two kernels of ours that gelu has here, whatever the CPU
 WIN, LOSS = (1.5, 1.4), (0.8, 0.9)

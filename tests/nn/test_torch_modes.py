@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import kernelworks as kw
 from kernelworks.nn.swap import swap
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 
 class Norm(nn.Module):

@@ -28,7 +28,7 @@ from kernelworks.nn.functional import _stand_in
 from kernelworks.nn.originals import TORCH_FUNCTIONS
 from kernelworks.nn.torch_modules import TORCH_MODULES
 from kernelworks.profile.call_sites import Survey
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 from kernelworks.records import GpuPeaks, Peaks
 from kernelworks.templates.pairwise import Pairwise
 from kernelworks.templates.pairwise_metric import MetricPairwise

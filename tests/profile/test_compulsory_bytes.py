@@ -13,7 +13,7 @@ from torch import Tensor
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost import Work
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 N, C = 64, 48
 SIZE = 4 * N * C  # bytes of one float32 matrix

@@ -17,7 +17,8 @@ import torch
 
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.trace import Call, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Call
 
 SAMPLES = 1  # of each op; more find nothing more (tried with 6)
 EVERY = 12  # of the database's ops, in `make test`

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost.calls import work
 from kernelworks.profile.cost.windows import taps
-from kernelworks.profile.trace import Call, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Call
 
 SIDE = st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
 

@@ -14,7 +14,7 @@ from torch import nn
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost import Work
 from kernelworks.profile.cost.calls import work
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 torch.manual_seed(0)
 N, C = 6, 16

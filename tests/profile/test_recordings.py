@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelworks.profile.trace import RUN_ANNOTATION, Recording, recording_of
+from kernelworks.profile.recording import Recording, recording_of
+from kernelworks.profile.trace import RUN_ANNOTATION
 
 
 @dataclass

@@ -21,7 +21,8 @@ from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.cost.calls import work
 from kernelworks.profile.on_cpu import fit_timeline
 from kernelworks.profile.overhead import Floors
-from kernelworks.profile.trace import Trace, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Trace
 
 LINEAR = torch.nn.Linear(16, 4)
 BAG = torch.nn.EmbeddingBag(50, 16, mode="sum", sparse=True)

@@ -29,8 +29,9 @@ from kernelworks.profile.cost.calls import op_request, work
 from kernelworks.profile.cost.operands import Arguments
 from kernelworks.profile.on_gpu import uses_gpu
 from kernelworks.profile.program import Program
+from kernelworks.profile.recording import record
 from kernelworks.profile.timeline import survey_run
-from kernelworks.profile.trace import Trace, join, record
+from kernelworks.profile.trace import Trace, join
 from kernelworks.records.descent import Descent, FunctionTime, HotLoop, OperatorTime
 
 __all__ = ["OnGpu", "descend"]

@@ -14,6 +14,7 @@ import torch
 from kernelworks.measure.clock.noise import sample_windows
 from kernelworks.profile import replay
 from kernelworks.profile.overhead import Floors
+from kernelworks.profile.recording import recording_of
 from kernelworks.profile.replay import PYTHON, Gap
 from kernelworks.profile.timeline import (
     PATIENCE,
@@ -26,7 +27,7 @@ from kernelworks.profile.timeline import (
     survey_run,
     window_s,
 )
-from kernelworks.profile.trace import Call, Place, Trace, join, recording_of, without_collection
+from kernelworks.profile.trace import Call, Place, Trace, join, without_collection
 
 __all__ = ["GpuTimeline", "fit_timeline", "observe", "uses_gpu", "waiting"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelworks.profile.trace import record
+from kernelworks.profile.recording import record
 
 __all__ = ["Floors", "measure"]
 

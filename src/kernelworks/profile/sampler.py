@@ -29,7 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelworks.profile.trace import Trace, record
+from kernelworks.profile.recording import record
+from kernelworks.profile.trace import Trace
 
 __all__ = ["NATIVE", "OTHER_THREADS", "WAITING", "GapBreakdown", "Look", "break_down_gaps", "watch_program"]
 

@@ -21,9 +21,10 @@ from kernelworks.measure.clock.page_faults import minor_faults
 from kernelworks.profile.call_sites import Survey
 from kernelworks.profile.gc_pauses import Collections
 from kernelworks.profile.inductor.compiled_graphs import CompiledGraph
+from kernelworks.profile.recording import record
 from kernelworks.profile.replay import LAUNCH, PYTHON, SYNC, Gap, Job, Pace, Step, play, short
 from kernelworks.profile.sampler import GapBreakdown
-from kernelworks.profile.trace import Call, Trace, join, record
+from kernelworks.profile.trace import Call, Trace, join
 
 __all__ = [
     "NO_PAGES",

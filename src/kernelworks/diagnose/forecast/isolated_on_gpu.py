@@ -23,8 +23,9 @@ from kernelworks.profile.cost.calls import op_and_pass
 from kernelworks.profile.cost.operands import Arguments, Operand
 from kernelworks.profile.cost.shapes import Signature, signature
 from kernelworks.profile.on_gpu import waiting
+from kernelworks.profile.recording import record
 from kernelworks.profile.timeline import Cost
-from kernelworks.profile.trace import Call, record
+from kernelworks.profile.trace import Call
 
 __all__ = ["Words", "time_isolated"]
 
