@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -164,6 +165,9 @@ def in_place_of(sample: Sample, *, wide: bool = False) -> Iterator[None]:
         yield
 
 
+_steps = itertools.count(1)
+
+
 @contextlib.contextmanager
 def _a_step_of_its_own() -> Iterator[None]:
     """A forward without its backward leaves torch's CUDA graphs waiting for it: what they return next would lie over
@@ -173,6 +177,8 @@ def _a_step_of_its_own() -> Iterator[None]:
         yield
         return
     by_program = trees.MarkStepBox.mark_step_counter
+    if not by_program:  # torch takes a number that it has had for the same step, and captures what runs in it anew
+        trees.MarkStepBox.mark_step_counter = -2 * next(_steps)
     torch.compiler.cudagraph_mark_step_begin()
     try:
         yield
