@@ -57,6 +57,20 @@ def test_a_first_run_that_does_not_end_is_spoken_of(ceilings: Peaks, monkeypatch
     assert sum("has not ended" in line for line in told) == 1
 
 
+@pytest.mark.parametrize(("on_cuda", "takes"), [(False, "A run takes 1 s"), (True, "A run takes 0 s")])
+def test_what_a_run_takes_is_not_told_from_one_that_makes_a_context(
+    on_cuda: bool, takes: str, ceilings: Peaks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, told = [1.0], list[str]()
+    package = sys.modules["kernelworks.diagnose"]
+    monkeypatch.setattr(package, "_has_context", lambda: on_cuda)
+    monkeypatch.setattr(package, "uses_gpu", lambda run: bool(run()))
+    monkeypatch.setattr(package, "WORTH_SAYING_S", 0.0)
+    program = lambda: time.sleep(left.pop() if left else 0.0)  # noqa: E731
+    kw.diagnose(program, peaks=ceilings, budget_s=0.05, rough=True, progress=told.append)
+    assert [line.partition(".")[0] for line in told if "more are made" in line] == [takes]
+
+
 def test_a_program_that_raises_does_so_before_anything_long_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*args: object, **named: object) -> Any:
         raise AssertionError("measured before the program had run")

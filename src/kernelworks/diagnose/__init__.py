@@ -297,10 +297,14 @@ def _observed(
     begun = time.monotonic()
     # Before anything long is measured: it may raise, and others may be at work.
     first, noise = with_noise(lambda: first_run(program.run, say))
-    _foretell(first.wall, fix, budget_s, say)
+    on_cuda = _has_context()  # made by the first run, with all the libraries: what that took says nothing of the others
+    if not on_cuda:
+        _foretell(first.wall, fix, budget_s, say)
     if noise.loud:
         say(Notice(contention(noise, most_wait_s(budget_s), rough=rough)))
     device = _device(program, peaks, say)
+    if on_cuda:
+        _foretell(min(seen.walls, default=first.wall), fix, budget_s, say)
     timeline = device.observe(program.run, budget_s, say, first=first, memory=memory)
     seen.timeline, seen.device = timeline, device
     resumed = fix is not None and fix.resumed is not None
@@ -337,13 +341,17 @@ def _alarms(program: Program, timeline: Timeline, budget_s: float, say: Say) -> 
     return slow_paths(program.run, timeline.wall - timeline.taken)  # what others took is none of its time
 
 
-def _foretell(first_s: float, fix: Fixing | None, budget_s: float, say: Say) -> None:
+def _foretell(run_s: float, fix: Fixing | None, budget_s: float, say: Say) -> None:
     """Says how long the diagnosis of a program takes that runs for seconds."""
-    runs = expected_runs(budget_s, first_s)
-    if first_s * runs < WORTH_SAYING_S:
+    runs = expected_runs(budget_s, run_s)
+    if run_s * runs < WORTH_SAYING_S:
         return
     then = f"; then a fix, {fix.seconds:.0f} s at the most (--budget)" if fix is not None else ""
-    say(Notice(f"The first run took {first_s:.0f} s. About {runs} more are made, about {first_s * runs:.0f} s{then}."))
+    say(Notice(f"A run takes {run_s:.0f} s. About {runs} more are made, about {run_s * runs:.0f} s{then}."))
+
+
+def _has_context() -> bool:
+    return bool(torch.cuda.is_initialized())
 
 
 def most_wait_s(budget_s: float) -> float:
