@@ -1,27 +1,28 @@
 """Calls that torch captures in CUDA graphs, and that may be given their own answers.
 
-A graph writes its answers to the same memory at each call. A loop that gives a call the answer of the one before
-(``state = step(state)``) hands over memory that this call is about to overwrite. torch refuses that while it captures
-("accessing tensor output of CUDAGraphs that has been overwritten"), so whether a program works depended on what its
-module was first called with. Here such an argument is copied before the call: a loop's state is small, and the graph
-copies what lies elsewhere into its own memory anyway.
+A graph writes its answers to the same memory at each call. A loop gives a call the answer of the one before
+(``state = step(state)``; the keys and values of a cache that grows). Once torch only replays, it copies such an
+argument to the graph's own memory first. Around its first calls, which warm up and capture, it gives the memory of the
+last answers back instead, and raises when the loop reads them ("accessing tensor output of CUDAGraphs that has been
+overwritten"). So whether a program worked depended on what its module was first called with. Here those calls are given
+copies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["captures", "with_answers_copied"]
+__all__ = ["captures", "memory_given_back", "with_answers_copied"]
 
-CONTAINERS = (tuple, list, dict)
-_last = threading.local()  # ``addresses``: where the last captured call of a thread wrote what it answered
+MOST_DEEP = 6  # objects in objects: a cache of caches of layers of tensors
+IsAnswer = Callable[[Tensor], bool]
 
 
 def captures(mode: object) -> bool:
@@ -29,35 +30,64 @@ def captures(mode: object) -> bool:
     return mode in ("reduce-overhead", "max-autotune")
 
 
-def with_answers_copied(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """What calls it with copies of those arguments that are answers of the last captured call. Gradients need none: a
-    graph that is to be run backwards is not overwritten before."""
+def memory_given_back() -> IsAnswer | None:
+    """Which tensors lie in memory that torch's graphs give back when the next call begins; None if they give back
+    none."""
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or not torch.cuda.is_initialized():
+        return None
+    with contextlib.suppress(Exception):  # torch's own and no interface: without it a program sees torch's error
+        manager = trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+        if manager is not None and (manager.in_warmup or manager.in_recording):
+            found: IsAnswer = manager._get_cuda_graph_recorded_tensor_checker()
+            return found
+    return None
+
+
+def with_answers_copied(
+    compiled: Callable[..., Any], given_back: Callable[[], IsAnswer | None] = memory_given_back
+) -> Callable[..., Any]:
+    """What calls it with copies of those arguments whose memory is ``given_back``. In lists, dicts and objects they
+    take the place of what was there. Gradients need none: a graph that is to be run backwards gives nothing back."""
 
     @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return compiled(*args, **kwargs)
-        answers: frozenset[int] = getattr(_last, "addresses", frozenset())
-        given = frozenset(_addresses((args, kwargs)))
-        if not answers.isdisjoint(given):
-            args, kwargs = tree_map(lambda value: value.clone() if _is_in(value, answers) else value, (args, kwargs))
-            given -= answers
-        answer = compiled(*args, **kwargs)
-        _last.addresses = frozenset(_addresses(answer)) - given  # what is given back is no answer's memory
-        return answer
+        is_answer = None if torch.compiler.is_compiling() else given_back()
+        if is_answer is not None:
+            seen = set[int]()
+            args, kwargs = _copied(args, is_answer, seen), _copied(kwargs, is_answer, seen)
+        return compiled(*args, **kwargs)
 
     return call
 
 
-def _addresses(value: Any) -> Iterator[int]:
-    """Where the memory of tensors begins that need no gradient."""
-    items = tree_leaves(value) if isinstance(value, CONTAINERS) else (value,)
-    return (item.untyped_storage().data_ptr() for item in items if _is_plain(item))
+def _copied(value: Any, is_answer: IsAnswer, seen: set[int], depth: int = 0) -> Any:
+    if isinstance(value, Tensor):
+        plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.requires_grad
+        return value.clone() if plain and is_answer(value) else value
+    if depth > MOST_DEEP or isinstance(value, (nn.Module, type)) or type(value).__module__.startswith("torch."):
+        return value
+    if isinstance(value, tuple):
+        items = [_copied(item, is_answer, seen, depth + 1) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if id(value) in seen:
+        return value
+    seen.add(id(value))
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            _put(value, at, item, _copied(item, is_answer, seen, depth + 1))
+    elif isinstance(value, dict):
+        for key, item in list(value.items()):
+            _put(value, key, item, _copied(item, is_answer, seen, depth + 1))
+    for name, item in list(getattr(value, "__dict__", {}).items()):
+        new = _copied(item, is_answer, seen, depth + 1)
+        if new is not item:
+            setattr(value, name, new)
+    return value
 
 
-def _is_in(value: Any, answers: frozenset[int]) -> bool:
-    return _is_plain(value) and value.untyped_storage().data_ptr() in answers
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in (Tensor, nn.Parameter) and not value.requires_grad and value.layout is torch.strided
+def _put(held: Any, key: Any, old: Any, new: Any) -> None:
+    if new is not old:
+        held[key] = new
