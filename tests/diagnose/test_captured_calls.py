@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from collections import namedtuple
@@ -105,6 +106,25 @@ def test_what_is_no_answer_is_handed_over_as_it_is() -> None:
     given = call(kept, items, mapping, (kept, 1), layer, None, "text")
     assert given[0] is kept and given[1] is items and items[0] is kept and given[2] is mapping
     assert given[3][0] is kept and given[4] is layer
+
+
+class Sealed(dict[str, Tensor]):
+    """It takes nothing."""
+
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        raise TypeError("it is sealed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    keys: Tensor
+
+
+def test_what_takes_no_copy_raises_nothing() -> None:
+    sealed, frozen = Sealed(it=torch.zeros(4)), Frozen(torch.zeros(4))
+    before, keys = sealed["it"], frozen.keys
+    call = with_answers_copied(lambda *given: given, lambda: lambda tensor: True)
+    assert call(sealed, frozen)[0]["it"] is before and frozen.keys is not keys
 
 
 def test_objects_that_hold_each_other_are_gone_through_once() -> None:

@@ -81,13 +81,13 @@ def _copied(value: Any, is_answer: IsAnswer, seen: set[int], depth: int = 0) -> 
     elif isinstance(value, dict):
         for key, item in list(value.items()):
             _put(value, key, item, _copied(item, is_answer, seen, depth + 1))
-    for name, item in list(getattr(value, "__dict__", {}).items()):
-        new = _copied(item, is_answer, seen, depth + 1)
-        if new is not item:
-            setattr(value, name, new)
+    attributes = getattr(value, "__dict__", {})  # written as they lie: what is frozen is frozen for a program
+    for name, item in list(attributes.items()):
+        _put(attributes, name, item, _copied(item, is_answer, seen, depth + 1))
     return value
 
 
 def _put(held: Any, key: Any, old: Any, new: Any) -> None:
     if new is not old:
-        held[key] = new
+        with contextlib.suppress(Exception):  # a container of a program's own that takes none: torch says what is wrong
+            held[key] = new
