@@ -19,6 +19,7 @@ from kernelworks.diagnose.fix.compiled_check import check_compiled
 from kernelworks.diagnose.optimization import CombinedChange, Promise, Scene
 from kernelworks.diagnose.optimizations import torch_compile
 from kernelworks.diagnose.sites.modules import find_roots
+from kernelworks.diagnose.verify import wrong_region
 from kernelworks.diagnose.verify.agreement import Agreement
 from kernelworks.diagnose.verify.drawn_inputs import drawn_samples, shorter_samples
 from kernelworks.profile.budget import Budget
@@ -111,6 +112,13 @@ def test_a_region_that_is_wrong_elsewhere_is_found(name: str, monkeypatch: pytes
     assert report is not None and "tanh" in report.title
     body = report.text.partition("def region")[2].partition("\n\n\n")[0]
     assert "tanh" in body and "sigmoid" not in body and "linear" not in body, body
+
+
+def test_a_region_of_which_no_small_part_is_wrong_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(wrong_region, "MOST_CALLS", 0)
+    why, report, _ = proved(Model().eval(), planted(WRONG["large values"]), monkeypatch, torch.randn(6, 8))
+    assert why.startswith("what is compiled is wrong on") and report is None
 
 
 @pytest.mark.parametrize("laid", ["with a gap", "expanded"])

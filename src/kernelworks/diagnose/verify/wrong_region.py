@@ -26,18 +26,22 @@ __all__ = ["report_of"]
 
 FEW_NUMBERS = 64  # are written as numbers
 MOST_BYTES = 1 << 18  # of inputs that are written into the file
+MOST_CALLS = (
+    64  # of a part that is written: nobody finds a compiler's error in more, and rounding alone may add up there
+)
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 def report_of(sample: Sample, how: Mapping[str, Any], drawn: str, most_s: float) -> CompilerReport | None:
     """A file that shows where ``torch.compile`` with these options is wrong in this call, made in about so many
-    seconds; None if no graph by itself is wrong."""
+    seconds; None if no graph by itself is wrong, or no small part of it."""
     ends = time.perf_counter() + most_s
     options = {name: backend_of(value) for name, value in how.items()}
     for graph, inputs in _graphs(sample):
         trial = _Trial(options, ends)
         if trial.is_wrong(graph, inputs):
-            return _written(*_shrunk(graph, inputs, trial), how, drawn)
+            part, given = _shrunk(graph, inputs, trial)
+            return _written(part, given, how, drawn) if len(_calls(part)) <= MOST_CALLS else None
         if time.perf_counter() > ends:
             break
     return None
@@ -110,7 +114,7 @@ def _alike(expected: Any, got: Any) -> bool:
 def _shrunk(graph: fx.GraphModule, inputs: Sequence[Any], trial: _Trial) -> tuple[fx.GraphModule, list[Any]]:
     """The smallest part of the graph that was found wrong, with its inputs."""
     values = _values(graph, inputs)
-    nodes = [node for node in graph.graph.nodes if node.op.startswith("call_") and _is_told(values.get(node))]
+    nodes = [node for node in _calls(graph) if _is_told(values.get(node))]
     best = graph, list(inputs)
 
     def tried(some: Sequence[fx.Node]) -> bool:
@@ -144,6 +148,10 @@ def _shrunk(graph: fx.GraphModule, inputs: Sequence[Any], trial: _Trial) -> tupl
         fewer = [each for each in left if each is not node]
         left = fewer if tried(fewer) else left
     return best
+
+
+def _calls(graph: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in graph.graph.nodes if node.op.startswith("call_")]
 
 
 def _values(graph: fx.GraphModule, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
@@ -207,7 +215,7 @@ class _NoPart(Exception):
 
 def _written(graph: fx.GraphModule, inputs: Sequence[Any], how: Mapping[str, Any], drawn: str) -> CompilerReport:
     given = ", ".join(f"{name}={value!r}" for name, value in how.items())
-    ops = [_name_of(node) for node in graph.graph.nodes if node.op.startswith("call_")]
+    ops = [_name_of(node) for node in _calls(graph)]
     title = f"torch.compile({given}) gives other values than eager: {', '.join(dict.fromkeys(ops))}"[:200]
     body = graph.code.strip().replace("def forward(self, ", "def region(").replace("def forward(self)", "def region()")
     names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
