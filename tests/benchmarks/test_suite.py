@@ -357,7 +357,7 @@ def test_a_reader_is_told_what_one_process_says_if_it_says_it_of_all() -> None:
     assert report.chart({"": whole}, {"": 2}, {})[-1].endswith(
         "| 45.0 ms (default) | 50.0 ms | ███████ 0.900x as fast: slower |"
     )
-    assert "0.949x as fast as that mode (geometric mean), 1 of them slower" in report.result(whole)
+    assert "0.949x as fast as that mode (geometric mean), 1 slower" in report.result(whole)
     more = [*whole, ran("c", "default", 0.5), fixed("c", 0.1, 0.1)]  # whose plan was not measured beside switches
     assert "2.00x as fast: slower" not in "".join(report.chart({"": more}, {"": 3}, {}))
     assert "1.26x as fast as that mode" in report.result(more)  # (2 * 1 * 1) ** (1 / 3)
@@ -377,7 +377,7 @@ def test_a_fix_and_its_plan_are_a_whole_record() -> None:
     assert "Failed: reduce-overhead of b." in lines[-2]
     assert "Not measured yet under `max-autotune-no-cudagraphs`: any of them." in lines[-2]
     assert "`default`" not in lines[-2] and "`reduce-overhead`" not in lines[-2]
-    assert "0.980x as fast as that mode (geometric mean), 1 of them slower" in report.result(rows)
+    assert "0.980x as fast as that mode (geometric mean), 1 slower" in report.result(rows)
     assert report.chart({"": rows}, {"": 2}, {})[-1].endswith(
         "| 80.0 ms (default) | 100 ms | ██████ 0.800x as fast: slower |"
     )

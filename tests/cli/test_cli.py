@@ -365,8 +365,11 @@ def test_the_chart_shows_the_best_and_the_worst_of_each_machine() -> None:
     quicker = [*(r for r in rows if r["mode"] == "fix"), *(row(name, "default", 0.9) for name in shares)]
     assert "| 900 ms (default) |" in programs.chart({"CPU": quicker}, {"CPU": 1}, {})[2]
     said = programs.result(rows)
-    assert said.startswith("5 programs, ") and "1 of them slower" in said
-    assert said.endswith("the gain was predicted to within 20% for 5 of 5")
+    assert said.startswith("5 programs, ") and "1 slower" in said
+    assert said.endswith("gain predicted within 20% for 5 of 5")
+    budgets = {"a": 60.0, "b": 75.0}
+    told = [r | {"budget_s": budgets[r["program"]]} if r["program"] in budgets else r for r in rows]
+    assert programs.result(told) == f"{said}; budget 60-75 s"
 
 
 def blocks() -> list[tuple[str, int, str]]:

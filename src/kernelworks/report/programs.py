@@ -178,7 +178,8 @@ def summary(rows: Sequence[Row]) -> str:
     said += [_over('`backend="kernelworks"` over inductor', beside)] if beside else []
     held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
     said += [f"{sum(held)} of {len(held)} predictions held"] if held else []
-    said += _budgets([p.modes[FIX] for p in found if FIX in p.modes])
+    budgets = _budgets([p.modes[FIX] for p in found if FIX in p.modes])
+    said += [f"each fix had a budget of {budgets}"] if budgets else []
     said += _again([p.modes[PLAN] for p in found if PLAN in p.modes])
     wide = sum(map(is_rough, rows))
     said += [f"{wide} of {len(rows)} figures are rough"] if wide else []
@@ -186,13 +187,13 @@ def summary(rows: Sequence[Row]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _budgets(fixes: Sequence[Row]) -> list[str]:
-    """The seconds that each fix had, where they are on record."""
+def _budgets(fixes: Sequence[Row]) -> str:
+    """The seconds that fixes had, where they are on record; "" if they are on none."""
     budgets = sorted(row["budget_s"] for row in fixes if row.get("budget_s"))
     if not budgets:
-        return []
+        return ""
     least, most = f"{budgets[0]:.0f}", f"{budgets[-1]:.0f}"
-    return [f"each fix had a budget of {least if least == most else f'{least} to {most}'} s"]
+    return f"{least if least == most else f'{least} to {most}'} s"
 
 
 def _beside(found: Sequence[_Program]) -> bool:
@@ -345,10 +346,10 @@ def result(rows: Sequence[Row]) -> str:
     slower = sum(ratio < 1 for ratio in over)
     held = [h for p in found if FIX in p.modes and (h := _prediction_held(p.modes[FIX])) is not None]
     tolerance = quantity.percent(history.GAIN_TOLERANCE)
+    budgets = _budgets([p.modes[FIX] for p in found if FIX in p.modes]).replace(" to ", "-")
     return (
-        f"{len(over)} programs, {quantity.ratio(_mean(over))} as fast as that mode (geometric mean), {slower} of them "
-        f"slower; the gain was predicted to within {tolerance} for {sum(held)} of {len(held)}"
-        + "".join(f"; {budgets}" for budgets in _budgets([p.modes[FIX] for p in found if FIX in p.modes]))
+        f"{len(over)} programs, {quantity.ratio(_mean(over))} as fast as that mode (geometric mean), {slower} slower; "
+        f"gain predicted within {tolerance} for {sum(held)} of {len(held)}{f'; budget {budgets}' if budgets else ''}"
     )
 
 
