@@ -109,7 +109,7 @@ def test_what_is_no_answer_is_handed_over_as_it_is() -> None:
 
 
 class Sealed(dict[str, Tensor]):
-    """It takes nothing."""
+    """It takes nothing by itself."""
 
     def __setitem__(self, key: str, value: Tensor) -> None:
         raise TypeError("it is sealed")
@@ -120,11 +120,37 @@ class Frozen:
     keys: Tensor
 
 
-def test_what_takes_no_copy_raises_nothing() -> None:
-    sealed, frozen = Sealed(it=torch.zeros(4)), Frozen(torch.zeros(4))
-    before, keys = sealed["it"], frozen.keys
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    keys: Tensor
+
+
+class Pair(tuple[Tensor, Tensor]):
+    """Its own arguments are not the items."""
+
+    def __new__(cls, first: Tensor, second: Tensor) -> Pair:
+        return super().__new__(cls, (first, second))
+
+
+class Guarded:
+    """It lets nobody look."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("nobody looks")
+
+
+def test_what_a_program_guards_is_copied_too_and_raises_nothing() -> None:
+    sealed, frozen, slotted = Sealed(it=torch.zeros(4)), Frozen(torch.zeros(4)), Slotted(torch.zeros(4))
+    pair = Pair(torch.zeros(4), torch.ones(4))
+    before, keys, others = sealed["it"], frozen.keys, slotted.keys
     call = with_answers_copied(lambda *given: given, lambda: lambda tensor: True)
-    assert call(sealed, frozen)[0]["it"] is before and frozen.keys is not keys
+    assert call(sealed, frozen, slotted, pair)[0] is sealed
+    assert sealed["it"] is not before and frozen.keys is not keys and slotted.keys is not others
+    given = call(pair)[0]
+    assert type(given) is Pair and given[0] is not pair[0] and torch.equal(given[1], pair[1])
+    guarded = Guarded()
+    assert call(guarded)[0] is guarded
 
 
 def test_objects_that_hold_each_other_are_gone_through_once() -> None:

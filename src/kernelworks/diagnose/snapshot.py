@@ -128,8 +128,11 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype in (torch.complex64, torch.complex32) else dtype
 
 
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any] | None = None) -> Any:
-    """A copy of ``value`` with its tensors changed; what stands in it twice stands in the copy twice."""
+def map_tensors(
+    value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, Any] | None = None, *, in_place: bool = False
+) -> Any:
+    """A copy of ``value`` with its tensors changed; what stands in it twice stands in the copy twice. ``in_place``
+    containers and objects are written to and no copies; a tuple is a new one if something in it is."""
     if isinstance(value, AS_THEY_ARE):
         return value
     seen = {} if seen is None else seen
@@ -140,30 +143,39 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor], seen: dict[int, 
         seen[id(value)] = (made, value)  # the value too: its number must not be another's
         return made
 
+    def mapped(item: Any) -> Any:
+        return map_tensors(item, change, seen, in_place=in_place)
+
+    def write(into: Callable[..., None], key: Any, item: Any, *more: Any) -> None:
+        new = mapped(item)
+        if new is not item or not in_place:  # a copy may have been made without it
+            into(made, key, new, *more)
+
     if isinstance(value, Tensor):
         return keep(change(value))
     if is_generator(value):
-        return keep(copy_generator(value))
+        return keep(value if in_place else copy_generator(value))
     if isinstance(value, tuple):
-        return keep(_tuple_like(value, [map_tensors(item, change, seen) for item in value]))
+        items = [mapped(item) for item in value]
+        same = in_place and all(new is old for new, old in zip(items, value, strict=True))
+        return keep(value if same else _tuple_like(value, items))
     try:
-        made = keep(copy.copy(value))
+        made = keep(value if in_place else copy.copy(value))
     except Exception:  # a lock, a file, a socket
         return keep(value)
     if isinstance(made, dict):
         for key in list(made):
-            _put(made, key, map_tensors(value[key], change, seen), dict)
+            write(_put, key, value[key], dict)
     elif isinstance(made, (list, collections.deque)):
         for index, item in enumerate(value):
-            _put(made, index, map_tensors(item, change, seen), list if isinstance(made, list) else collections.deque)
+            write(_put, index, item, list if isinstance(made, list) else collections.deque)
     space = getattr(value, "__dict__", None)
-    if isinstance(space, dict) and getattr(made, "__dict__", None) is not space:
-        for name, item in space.items():
-            with contextlib.suppress(AttributeError, TypeError):  # a frozen dataclass is written past its guard
-                object.__setattr__(made, name, map_tensors(item, change, seen))
+    if isinstance(space, dict) and (in_place or getattr(made, "__dict__", None) is not space):
+        for name, item in list(space.items()):
+            write(_set, name, item)
     for name in _slots(type(value)):
-        with contextlib.suppress(AttributeError, TypeError):
-            object.__setattr__(made, name, map_tensors(getattr(value, name), change, seen))
+        with contextlib.suppress(AttributeError, TypeError):  # it has none
+            write(_set, name, getattr(value, name))
     return made
 
 
@@ -179,11 +191,17 @@ def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
 
 
 def _put(made: Any, key: Any, item: Any, kind: Any) -> None:
-    """Writes an item into a copy of ours, also if its class lets nobody."""
+    """Writes an item, also if the container's class lets nobody."""
     try:
         made[key] = item
     except Exception:  # whatever such a class raises
         kind.__setitem__(made, key, item)
+
+
+def _set(made: Any, name: str, item: Any) -> None:
+    """Sets an attribute; a frozen dataclass is written past its guard."""
+    with contextlib.suppress(AttributeError, TypeError):
+        object.__setattr__(made, name, item)
 
 
 def _slots(kind: type) -> Iterator[str]:

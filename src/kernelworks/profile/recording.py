@@ -22,6 +22,7 @@ from kernelworks.profile.inputs import inputs_of
 from kernelworks.profile.trace import (
     RUN_ANNOTATION,
     Trace,
+    event_of_run,
     is_device_work,
     is_on_device,
     read_trace,
@@ -61,7 +62,7 @@ class Recording:
     @property
     def seconds(self) -> float:
         """Of the run, as the profiler's own record has it."""
-        run = next((e for e in self.results.events() if e.name() == RUN_ANNOTATION and not is_on_device(e)), None)
+        run = event_of_run(self.results.events())
         return (run.end_ns() - run.start_ns()) / 1e9 if run is not None else 0.0
 
     @property

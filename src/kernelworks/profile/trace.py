@@ -31,6 +31,7 @@ __all__ = [
     "Place",
     "Runtime",
     "Trace",
+    "event_of_run",
     "is_device_work",
     "is_on_device",
     "join",
@@ -113,7 +114,7 @@ def read_trace(
     """The trace of one run from the profiler's events, or from recorded ones. ``inputs`` only of a survey, which may
     have been ``cut``: the run goes to its last event then. ``compiled`` are the graphs that inductor made of it."""
     events = list(events)
-    run = next((e for e in events if e.name() == RUN_ANNOTATION and not is_on_device(e)), None)
+    run = event_of_run(events)
     if run is None:
         raise RuntimeError("torch's profiler recorded nothing: is another profiler running in this process?")
     start, end, thread = run.start_ns(), run.end_ns(), run.start_thread_id()
@@ -207,6 +208,11 @@ def _told(event: Any, shared: dict[bytes, OpDetails]) -> OpDetails:
             return made
         shared[key] = made
     return shared[key]
+
+
+def event_of_run(events: Iterable[Any]) -> Any:
+    """The host's event that surrounds the run; None if there is none."""
+    return next((e for e in events if e.name() == RUN_ANNOTATION and not is_on_device(e)), None)
 
 
 def is_device_work(event: Any) -> bool:

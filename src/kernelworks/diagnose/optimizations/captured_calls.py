@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kernelworks.diagnose.snapshot import map_tensors
+
 __all__ = ["captures", "memory_given_back", "with_answers_copied"]
 
-MOST_DEEP = 6  # objects in objects: a cache of caches of layers of tensors
 IsAnswer = Callable[[Tensor], bool]
 
 
@@ -54,40 +55,14 @@ def with_answers_copied(
     def call(*args: Any, **kwargs: Any) -> Any:
         is_answer = None if torch.compiler.is_compiling() else given_back()
         if is_answer is not None:
-            seen = set[int]()
-            args, kwargs = _copied(args, is_answer, seen), _copied(kwargs, is_answer, seen)
+            with contextlib.suppress(Exception):  # what a program's own objects raise: torch says what is wrong
+                copied = functools.partial(_copied, is_answer=is_answer)
+                args, kwargs = map_tensors((args, kwargs), copied, in_place=True)
         return compiled(*args, **kwargs)
 
     return call
 
 
-def _copied(value: Any, is_answer: IsAnswer, seen: set[int], depth: int = 0) -> Any:
-    if isinstance(value, Tensor):
-        plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.requires_grad
-        return value.clone() if plain and is_answer(value) else value
-    if depth > MOST_DEEP or isinstance(value, (nn.Module, type)) or type(value).__module__.startswith("torch."):
-        return value
-    if isinstance(value, tuple):
-        items = [_copied(item, is_answer, seen, depth + 1) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if id(value) in seen:
-        return value
-    seen.add(id(value))
-    if isinstance(value, list):
-        for at, item in enumerate(value):
-            _put(value, at, item, _copied(item, is_answer, seen, depth + 1))
-    elif isinstance(value, dict):
-        for key, item in list(value.items()):
-            _put(value, key, item, _copied(item, is_answer, seen, depth + 1))
-    attributes = getattr(value, "__dict__", {})  # written as they lie: what is frozen is frozen for a program
-    for name, item in list(attributes.items()):
-        _put(attributes, name, item, _copied(item, is_answer, seen, depth + 1))
-    return value
-
-
-def _put(held: Any, key: Any, old: Any, new: Any) -> None:
-    if new is not old:
-        with contextlib.suppress(Exception):  # a container of a program's own that takes none: torch says what is wrong
-            held[key] = new
+def _copied(tensor: Tensor, is_answer: IsAnswer) -> Tensor:
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.requires_grad
+    return tensor.clone() if plain and is_answer(tensor) else tensor

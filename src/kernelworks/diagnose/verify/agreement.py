@@ -36,14 +36,7 @@ from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat6
 from kernelworks.diagnose.verify.turned_choices import LEAST_ROWS, TurnedRows, indices_chosen, number_of_rows
 from kernelworks.nn.swap import swap
 
-__all__ = [
-    "FLOAT64",
-    "GRADIENT",
-    "ROUNDING",
-    "SAYS_NOTHING",
-    "Agreement",
-    "compare",
-]
+__all__ = ["FLOAT64", "GRADIENT", "ROUNDING", "SAYS_NOTHING", "Agreement", "compare"]
 
 FLOAT64, ROUNDING = "float64", "the original's own rounding"
 NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
@@ -269,17 +262,22 @@ class _Trial:
             self._moved[key] = self._as_it_is(PerturbedRounding(seed, roundings), inside=inside)
         return self._moved[key]
 
-    def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
-        """How far rounding carries one of the original's answers: the most of some draws."""
-        most = 0.0
-        for seed in range(DRAWS):
-            draw = self._draw(seed, inside=inside)
+    def _moved_answers(
+        self, name: str, value: Tensor, draws: int, roundings: float = ROUNDINGS, *, inside: bool
+    ) -> list[Tensor]:
+        """One of the original's answers, in so many draws."""
+        found = []
+        for seed in range(draws):
+            draw = self._draw(seed, inside=inside, roundings=roundings)
             moved = (draw.inside if inside else draw.named).get(name)
             if moved is None or moved.shape != value.shape:
                 raise _Nothing(f"returns other shapes when its ops are moved by a rounding ({name})")
-            both = value.isfinite() & moved.isfinite()
-            most = max(most, _norm(moved.double() - value.double(), both))
-        return most
+            found.append(moved)
+        return found
+
+    def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
+        """How far rounding carries one of the original's answers: the most of some draws."""
+        return max(_distance(moved, value) for moved in self._moved_answers(name, value, DRAWS, inside=inside))
 
     def _far_moved(self, name: str, before: Tensor, roundings: float, *, inside: bool) -> float:
         """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
@@ -289,11 +287,8 @@ class _Trial:
         as many times as it is more above their median than that of many independent errors would be. With one of the
         ``roundings`` nothing is halved: half a rounding turns a choice less often, and carries the answer as far.
         """
-        moved = []
-        for seed in range(MORE_DRAWS):
-            draw = self._draw(seed, inside=inside, roundings=roundings)
-            one = (draw.inside if inside else draw.named)[name]
-            moved.append(_norm(one.double() - before.double(), before.isfinite() & one.isfinite()))
+        draws = self._moved_answers(name, before, MORE_DRAWS, roundings, inside=inside)
+        moved = [_distance(one, before) for one in draws]
         most, median = max(moved), statistics.median(moved)
         return most / roundings * max(1.0, most / (OF_MANY * median) if median else 1.0)
 
@@ -400,8 +395,7 @@ class _Trial:
         self, name: str, before: Tensor, after: Tensor, reference: Tensor, factor: float, unit: float, *, inside: bool
     ) -> Agreement | None:
         """The verdict on an answer of rows (tokens) whose choices the original's own rounding turns."""
-        draws = [self._draw(seed, inside=inside, roundings=1.0) for seed in range(MORE_DRAWS)]
-        rows = TurnedRows.of(before, reference, [(d.inside if inside else d.named)[name] for d in draws])
+        rows = TurnedRows.of(before, reference, self._moved_answers(name, before, MORE_DRAWS, 1.0, inside=inside))
         if not rows.says(factor, SAYS_NOTHING):
             return None
         agrees = rows.agrees(after, factor, unit)
@@ -494,3 +488,8 @@ SAYS_NOTHING = 0.1  # a bound wider than this share of the answer lets wrong ans
 
 def _norm(value: Tensor, where: Tensor) -> float:
     return float(torch.where(where, value, 0.0).norm())
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The 2-norm of their difference, where both are finite."""
+    return _norm(one.double() - other.double(), one.isfinite() & other.isfinite())
