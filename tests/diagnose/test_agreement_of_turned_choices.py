@@ -90,6 +90,48 @@ def test_a_wrong_one_does_not(wrong: Callable[[Experts, Tensor], Tensor], seed: 
     assert not judged(wrong, seed).agrees
 
 
+class Switch(nn.Module):
+    """Each token has the expert of its highest score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Linear(24, 24), nn.Linear(24, 6)
+        self.experts = nn.ModuleList(nn.Linear(24, 24) for _ in range(6))
+
+    def forward(self, x: Tensor, times: float = 1.0) -> Tensor:
+        h = torch.tanh(self.first(x))
+        scores = self.gate(h)
+        chosen = scores.argmax(-1)
+        out = torch.zeros_like(h)
+        for number, expert in enumerate(self.experts):
+            out = out + torch.where((chosen == number)[..., None], expert(h), 0)
+        return out * scores.softmax(-1).gather(-1, chosen[..., None]) * times
+
+
+@pytest.mark.parametrize(("wide", "times", "agrees"), [(True, 1.0, True), (False, 1.5, False)])
+def test_a_step_under_autocast_whose_tokens_are_turned(wide: bool, times: float, agrees: bool) -> None:
+    """Of some steps float64 turns other tokens than bfloat16: it is no reference for them."""
+
+    @contextlib.contextmanager
+    def changed(module: nn.Module) -> Iterator[None]:
+        def forward(x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=not wide):
+                return Switch.forward(module, x, times).bfloat16()
+
+        module.forward = forward
+        try:
+            yield
+        finally:
+            del module.forward
+
+    for seed in range(15):
+        torch.manual_seed(seed)
+        module, x = Switch(), torch.randn(3, 20, 24)
+        modes = tuple(True for _ in module.modules())
+        step = Sample(module, (x,), {}, False, True, modes, {"cpu": torch.bfloat16}, recording=True)
+        assert compare([step], changed=changed).agrees == agrees, seed
+
+
 def test_buffers_that_nobody_wrote_say_nothing() -> None:
     """An answer that is turned as a whole is not compared, though its module has a buffer that is as it was."""
     found = judged(lambda module, x: torch.zeros_like(x), 14)

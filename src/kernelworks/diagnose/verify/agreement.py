@@ -262,9 +262,7 @@ class _Trial:
             self._moved[key] = self._as_it_is(PerturbedRounding(seed, roundings), inside=inside)
         return self._moved[key]
 
-    def _moved_answers(
-        self, name: str, value: Tensor, draws: int, roundings: float = ROUNDINGS, *, inside: bool
-    ) -> list[Tensor]:
+    def _moved_answers(self, name: str, value: Tensor, draws: int, roundings: float, *, inside: bool) -> list[Tensor]:
         """One of the original's answers, in so many draws."""
         found = []
         for seed in range(draws):
@@ -277,7 +275,8 @@ class _Trial:
 
     def _own(self, name: str, value: Tensor, *, inside: bool) -> float:
         """How far rounding carries one of the original's answers: the most of some draws."""
-        return max(_distance(moved, value) for moved in self._moved_answers(name, value, DRAWS, inside=inside))
+        draws = self._moved_answers(name, value, DRAWS, ROUNDINGS, inside=inside)
+        return max(_distance(moved, value) for moved in draws)
 
     def _far_moved(self, name: str, before: Tensor, roundings: float, *, inside: bool) -> float:
         """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
@@ -373,34 +372,40 @@ class _Trial:
             # Else float64 went another way than the original, and is no reference for it.
             if was <= MAX_OWN_ROUNDINGS * own + unit * size:
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
-                narrow = rounded_to in NARROW_DTYPES
-                if now > bound and narrow:
+                if now > bound and rounded_to in NARROW_DTYPES:
                     bound = factor * max(was, self._far_moved(name, before, ROUNDINGS, inside=inside)) + unit * size
                 found = self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
-                if not narrow or (found is not None and found.agrees) or not self._turns_choices():
-                    return found
-                if number_of_rows(before) >= LEAST_ROWS:
-                    return self._turned_rows(name, before, after, reference, factor, unit, inside=inside)
-                bound = factor * max(was, self._far_moved(name, before, 1.0, inside=inside)) + unit * size
-                return self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
+                return self._unless_turned(name, before, after, reference, found, factor, unit, inside=inside)
             self._note(f"float64 gives another {name} than its rounding explains")
         else:
             own = self._own(name, before, inside=inside)
         size = _norm(before.double(), where)
         now = _norm(after.double() - before.double(), where)
         bound = (1 + factor) * own + unit * size
-        return self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+        found = self._scaled(name, own, now, bound, own, size, unit, ROUNDING)
+        return self._unless_turned(name, before, after, None, found, 1 + factor, unit, inside=inside)
 
-    def _turned_rows(
-        self, name: str, before: Tensor, after: Tensor, reference: Tensor, factor: float, unit: float, *, inside: bool
-    ) -> Agreement | None:
-        """The verdict on an answer of rows (tokens) whose choices the original's own rounding turns."""
-        rows = TurnedRows.of(before, reference, self._moved_answers(name, before, MORE_DRAWS, 1.0, inside=inside))
+    def _unless_turned(
+        self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, found: Agreement | None,
+        factor: float, unit: float, *, inside: bool,
+    ) -> Agreement | None:  # fmt: skip
+        """The verdict that was found; if it is no agreement, and the original's own rounding turns choices of 16 bits,
+        that on rows (tokens), against the original's if there is no ``reference``."""
+        narrow = self._rounded_dtype(name, before) in NARROW_DTYPES
+        if not narrow or (found is not None and found.agrees) or not self._turns_choices():
+            return found
+        against, base = (ROUNDING, before) if reference is None else (FLOAT64, reference)
+        if number_of_rows(before) < LEAST_ROWS:
+            size, own = _norm(base.double(), base.isfinite()), self._own(name, before, inside=inside)
+            was, now = _distance(before, base), _distance(after, base)
+            bound = factor * max(was, self._far_moved(name, before, 1.0, inside=inside)) + unit * size
+            return self._scaled(name, was, now, bound, own, size, unit, against)
+        rows = TurnedRows.of(before, base, self._moved_answers(name, before, MORE_DRAWS, 1.0, inside=inside))
         if not rows.says(factor, SAYS_NOTHING):
             return None
         agrees = rows.agrees(after, factor, unit)
         note = f"of {name}, rows that the original's own rounding turns too" if agrees else f"worst in {name}"
-        return Agreement(rows.error_of(before), rows.error_of(after), agrees, note, FLOAT64)
+        return Agreement(rows.error_of(before), rows.error_of(after), agrees, note, against)
 
     def _rounded_dtype(self, name: str, value: Tensor) -> torch.dtype:
         """The dtype that it was rounded to last. Autocast's products hand on gradients in 16 bits, which are float32
