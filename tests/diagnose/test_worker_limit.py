@@ -186,7 +186,8 @@ def test_a_compiler_is_seen_in_a_session_of_its_own(tmp_path: Path) -> None:
     compiler = tmp_path / "cc1plus"
     compiler.symlink_to(os.path.realpath(shutil.which("sleep") or "/bin/sleep"))
     program = (
-        "import subprocess, sys\n"
+        "import subprocess, sys, time\n"
+        "while time.process_time() < 0.05: pass\n"  # some ticks of 10 ms, in which the system counts
         f"child = subprocess.Popen([{str(compiler)!r}, '1000'], start_new_session=True)\n"
         "print(child.pid, flush=True)\nsys.stdin.read()\nchild.kill()\nchild.wait()"
     )
