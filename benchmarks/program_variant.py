@@ -11,7 +11,8 @@ mode the first answer, from the same seed, is compared with that. RESULT is a JS
 Under ``plan``, ``plan.json`` of the working folder is given to ``kernelworks.apply`` before the program's first run, as
 its author would do it. ``apply_s`` is the time of that and of the first runs with it, without compilers (``compile_s``)
 and without a run's own time. Those of torch's switches that ``switches.json`` names are compiled too, with the plan
-suspended, and have turns with both: the difference between two processes is no part of that comparison.
+suspended, and have turns with both: the difference between two processes is no part of that comparison. One that raises
+may leave torch's CUDA graphs in disorder: nothing is measured in such a process, RESULT says only which ``raised``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 import torch
 from side_by_side import HALTED, READY
 
+from kernelworks.diagnose.fix.outcome import in_a_line
 from kernelworks.measure.clock.noise import cpu_times, noise_between
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -230,10 +232,11 @@ def replanned(run: Callable[[], Any], kept: Path, model: Any = None) -> dict[str
         compiling_s, peak = compilers_s(), memory()
         named = json.loads(SWITCHES.read_text(encoding="utf-8")) if SWITCHES.is_file() else ()
         switches = {mode: variant for mode in named if (variant := switched(run, aside, model, mode)) is not None}
+        if len(switches) < len(named):
+            return {"raised": [mode for mode in named if mode not in switches]}
         found = timed(run, aside, warming_up=True, switches=switches)
     own = {"peak_bytes": peak, "apply_s": max(placing_s + first_s - compiling_s, 0.0), "compile_s": compiling_s}
-    raised = [mode for mode in named if mode not in switches]
-    return {**found, **own, **({"raised": raised} if raised else {}), "differs": answered(answer, kept)}
+    return {**found, **own, "differs": answered(answer, kept)}
 
 
 def switched(run: Callable[[], Any], aside: Variant, model: Any, mode: str) -> Variant | None:
@@ -273,8 +276,7 @@ def main() -> None:
         found = variant(name, mode, Path(answers))
     except Exception as error:  # what torch cannot compile is what is to be told
         traceback.print_exc()
-        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-        found = {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]}
+        found = {"failed": in_a_line(error)[:300]}
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -194,16 +194,21 @@ def again(
     record: Record, name: str, scratch: Path, limit: float, end: float, tell: Callable[[Task, Entry | None], None]
 ) -> None:
     """A program with the plan of its fix on record, in turns with the switches that ran, and beside what it gained what
-    the fix had gained."""
+    the fix had gained. A process in which a switch raises measures nothing: the next goes without that one."""
     fix = record.rows[name, "fix"]
     gained = {"then": fix["after_s"] / fix["before_s"], "of": fix["date"]}
     plan = {KEPT_PLAN.name: fix["plan"]} if fix.get("plan") else {}
-    given = {name: {**plan, SWITCHES.name: record.switches(name)}}
-
-    def beside(task: Task, entry: Entry | None) -> None:
-        tell(task, None if entry is None else {**entry, **gained})
-
-    run_variants([(name, PLAN)], scratch, limit, end, beside, given=given)
+    raised: list[str] = list(record.rows.get((name, PLAN), {}).get("raised", ()))
+    while True:
+        found: list[Entry | None] = []
+        switches = [mode for mode in record.switches(name) if mode not in raised]
+        given = {name: {**plan, SWITCHES.name: switches}}
+        run_variants([(name, PLAN)], scratch, limit, end, lambda _, entry: found.append(entry), given=given)  # noqa: B023
+        entry = found[0] if found else None
+        if entry is None or "raised" not in entry:
+            break
+        raised += entry["raised"]
+    tell((name, PLAN), entry and {**entry, **({"raised": raised} if raised else {}), **gained})
 
 
 def to_do(record: Record, wanted: list[Task], *, again: bool) -> tuple[list[Task], list[Task]]:

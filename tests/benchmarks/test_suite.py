@@ -201,7 +201,7 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
     monkeypatch.setattr(variant, "noise_between", lambda *_: Noise(share=0.0))  # no turn is taken again
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     Path("plan.json").write_text(json.dumps(PLAN))
-    Path("switches.json").write_text(json.dumps(["default", "reduce-overhead"]))
+    Path("switches.json").write_text(json.dumps(["default"]))
     monkeypatch.setitem(variant.MODES, "default", {"backend": "eager"})
     monkeypatch.setitem(variant.MODES, "reduce-overhead", {"backend": "none of that name"})
     model, called = torch.nn.Linear(2, 2), list[object]()
@@ -217,15 +217,15 @@ def test_a_plan_is_put_in_place_ahead_of_the_first_run_and_timed_beside_the_prog
     plan, times = called[0], {impl: called.count(impl) for impl in called}
     assert plan is not None and times[None] == 1 + 2 * found["rounds"], "each turn has a run to warm up"
     assert len(times) == 3 and times[plan] >= 2 * found["rounds"], "the plan, torch's switch, and neither"
-    assert found["switches"].keys() == {"default"} and found["raised"] == ["reduce-overhead"], (
-        "one that torch cannot compile has no turns"
-    )
+    assert found["switches"].keys() == {"default"} and "raised" not in found
     assert found["differs"] == 0 and found["compile_s"] > 0 and found["apply_s"] >= 0
     called.clear()
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     Path("plan.json").unlink()
     found = variant.replanned(program, kept, model)
     assert len(set(called)) == 2 and found["switches"], "the program as it is, and torch's switch"
+    Path("switches.json").write_text(json.dumps(["default", "reduce-overhead"]))
+    assert variant.replanned(program, kept, model) == {"raised": ["reduce-overhead"]}, "nothing is measured beside one"
     Path("plan.json").write_text(json.dumps({**PLAN, "roots": ["torch.nn.modules.linear.Identity"]}))
     with pytest.raises(RuntimeError, match=r"not applied: torch\.compile: compiled whole"):
         variant.replanned(program, kept)
@@ -259,6 +259,11 @@ def test_a_plan_is_that_of_the_fix_on_record_and_is_measured_again_with_the_next
     assert runner.to_do(record, wanted, again=False) == ([], [])
     record.rows["a", "fix"]["date"] = "later"
     assert runner.to_do(record, wanted, again=False) == ([("a", "plan")], [])
+    del record.rows["a", "plan"]
+    entries = [{"raised": ["default"]}, planned("a", 0.5, switches={})]
+    monkeypatch.setattr(runner, "run_variants", lambda *_, given: (seen.update(given), _[-1](_[0][0], entries.pop(0))))
+    assert runner.measure(record, [[("a", "plan")]], {}, tmp_path, options) == []
+    assert seen["a"]["switches.json"] == [] and record.rows["a", "plan"]["raised"] == ["default"] and not entries
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 

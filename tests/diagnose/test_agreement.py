@@ -452,3 +452,15 @@ def test_each_run_is_a_step_of_its_own_to_cuda_graphs(monkeypatch: pytest.Monkey
     else:
         assert cudagraph_trees.MarkStepBox.mark_step_counter == 0
         assert not manager.running_forwards_with_pending_backwards
+
+
+def test_answers_that_float64_gives_otherwise_are_one_line_of_the_note() -> None:
+    def many(self: Net, x: Tensor) -> list[Tensor]:
+        turned = 3.0 if x.dtype is torch.float64 else 2.0
+        return [turned * at * self.middle(x) for at in range(1, 41)]
+
+    module = of(many)()
+    roots = find_roots(lambda: module(torch.randn(4, 16)))
+    found = compare(roots.samples)
+    assert found.agrees and found.against == ROUNDING, found
+    assert found.note.count("float64 gives another") == 1 and "and 43 others of its answers" in found.note, found.note

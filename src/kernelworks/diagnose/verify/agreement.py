@@ -28,7 +28,7 @@ from kernelworks.contract.error_model import SUM_STDDEVS
 from kernelworks.diagnose.sites.modules import Sample, kind_of
 from kernelworks.diagnose.snapshot import State, moved_parameters
 from kernelworks.diagnose.verify.answers import Answers, answers
-from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_values
+from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_values, same_but_rounded
 from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
 from kernelworks.diagnose.verify.device_memory import SHARE_OF_MEMORY, available_bytes
 from kernelworks.diagnose.verify.drawn_inputs import MOST_IDS, shortened_sample
@@ -178,6 +178,7 @@ class _Trial:
     ) -> None:  # fmt: skip
         self.sample, self.state, self.changed, self.before, self.ends = sample, state, changed, before, ends
         self.notes: list[str] = []
+        self._otherwise: list[str] = []  # answers that float64 gives otherwise than the original, beyond its rounding
         self._moved: dict[tuple[int, bool, float], Answers] = {}
         self._choices: list[Choice] | None = None
         self._turned: bool | None = None
@@ -220,8 +221,9 @@ class _Trial:
             worst = self._inside() or self._very_same(before, after) or self._of_other_parameters()
         if worst is None:
             raise _Nothing("returns nothing but rounding errors, NaN or empty tensors, which say nothing")
-        if not worst.agrees and not self._repeats(before):
+        if not worst.agrees and not same_but_rounded(before, self._as_it_is()):
             raise _Nothing("does not repeat itself: two runs of the original differ by more")
+        self._note_otherwise()
         note = "; ".join(n for n in (worst.note, *self.notes) if n)
         return dataclasses.replace(worst, note=note)
 
@@ -255,6 +257,13 @@ class _Trial:
         text = f"compared with {ROUNDING}: {reason}"
         if text not in self.notes:
             self.notes.append(text)
+
+    def _note_otherwise(self) -> None:
+        """One line, whatever the number of answers: a model's gradients are hundreds."""
+        first, *more = dict.fromkeys(self._otherwise) or ("",)
+        if first:
+            others = f", and {len(more)} others of its answers" if more else ""
+            self._note(f"float64 gives another {first} than its rounding explains{others}")
 
     def _draw(self, seed: int, *, inside: bool, roundings: float = ROUNDINGS) -> Answers:
         key = seed, inside, roundings
@@ -376,7 +385,7 @@ class _Trial:
                     bound = factor * max(was, self._far_moved(name, before, ROUNDINGS, inside=inside)) + unit * size
                 found = self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
                 return self._unless_turned(name, before, after, reference, found, factor, unit, inside=inside)
-            self._note(f"float64 gives another {name} than its rounding explains")
+            self._otherwise.append(name)
         else:
             own = self._own(name, before, inside=inside)
         size = _norm(before.double(), where)
@@ -467,24 +476,6 @@ class _Trial:
             return None
         note = "its outputs are rounding errors, NaN or empty: compared with other values in its parameters"
         return dataclasses.replace(found, note="; ".join(n for n in (note, found.note) if n))
-
-    def _repeats(self, before: Answers) -> bool:
-        """Whether the original gives the same answers twice, within its own rounding."""
-        again = self._as_it_is()
-        if difference_in_kind(before, again):
-            return False
-        for name, value in before.named.items():
-            other = again.named[name]
-            if not value.is_floating_point():
-                if not torch.equal(value, other):
-                    return False
-                continue
-            where = value.isfinite() & other.isfinite()
-            size = _norm(value.double(), where)
-            unit = UNIT_ROUNDOFF.get(value.dtype, 0.0)
-            if _norm(value.double() - other.double(), where) > math.sqrt(unit) * size:
-                return False
-        return True
 
 
 MAX_OWN_ROUNDINGS = 16.0  # times the original's own rounding: a larger error against float64 is no rounding error

@@ -1,13 +1,16 @@
-"""Whether two sets of answers are of one kind, before any error is measured."""
+"""Whether two sets of answers are of one kind, before any error is measured, or the same."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
+from kernelworks.contract import UNIT_ROUNDOFF
 from kernelworks.diagnose.verify.answers import Answers
 
-__all__ = ["difference_in_kind", "equal_values"]
+__all__ = ["difference_in_kind", "equal_values", "same_but_rounded"]
 
 
 def difference_in_kind(before: Answers, after: Answers) -> str:
@@ -36,6 +39,22 @@ def equal_values(value: Tensor, other: Tensor) -> bool:
     if not value.is_floating_point():
         return torch.equal(value, other)
     return _same_kinds(value, other) and torch.equal(value.nan_to_num(), other.nan_to_num())
+
+
+def same_but_rounded(before: Answers, again: Answers) -> bool:
+    """Whether two runs of the original gave the same answers, within its own rounding."""
+    if difference_in_kind(before, again):
+        return False
+    for name, value in before.named.items():
+        other = again.named[name]
+        if not value.is_floating_point():
+            if not torch.equal(value, other):
+                return False
+            continue
+        one, two = (torch.where(value.isfinite() & other.isfinite(), t, 0.0).double() for t in (value, other))
+        if float((one - two).norm()) > math.sqrt(UNIT_ROUNDOFF.get(value.dtype, 0.0)) * float(one.norm()):
+            return False
+    return True
 
 
 def _same_kinds(value: Tensor, other: Tensor) -> bool:
