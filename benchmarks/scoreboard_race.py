@@ -35,7 +35,7 @@ from side_by_side import RESULT, wait_for_turn
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelworks.contract.bounds import Bound, bound_of
+from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
 from kernelworks.judge.formats import kernelbench
 from kernelworks.judge.inputs.sizes import fit_shape, size_of
 from kernelworks.judge.problem import Shape
@@ -93,6 +93,16 @@ def worst_share(answers: Sequence[Tensor], reference: Sequence[Tensor], most: Se
             share = torch.where((a == r) | (a.isnan() & r.isnan()), 0.0, share).nan_to_num_(nan=math.inf)
             worst = max(worst, float(share.max()))
     return worst
+
+
+def bound_in_memory(module: Any, given: Sequence[Any]) -> Bound:
+    """The bound. Raises torch.OutOfMemoryError where memory alone is short: smaller sizes have one."""
+    try:
+        return bound_of(module, given)
+    except NoBoundError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise error.__cause__ from None
+        raise
 
 
 class Gpu:
@@ -257,7 +267,7 @@ class Contestants:
         """The worst of each as a share of the bound; why the problem is not sound, if so; the truth; its bytes."""
         given = self.inputs()
         torch.manual_seed(SEED)
-        found = bound_of(copy.deepcopy(self.module), given)
+        found = bound_in_memory(copy.deepcopy(self.module), given)
         shares, reference, most = {}, found.reference, found.outputs
         for name in self.variants:
             shares[name] = worst_share(tensors(self.answer(name, given)), reference, most)

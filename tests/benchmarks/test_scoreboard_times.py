@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernelworks.contract.bounds import NoBoundError
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PROBLEM = """import torch
 import torch.nn as nn
@@ -116,6 +118,22 @@ def test_a_problem_that_does_not_fit_is_halved_and_one_without_memory_says_so(ra
 
     with pytest.raises(torch.OutOfMemoryError):
         race.patiently(Small(), full)
+
+
+def test_a_problem_whose_bound_does_not_fit_memory_is_halved(
+    race: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bound_of(module: Any, given: list[torch.Tensor]) -> Any:
+        if given[0].shape[0] > 32:
+            raise NoBoundError("div: CUDA out of memory") from torch.OutOfMemoryError("CUDA out of memory")
+        return as_it_was(module, given)
+
+    class Tight(still(race)):  # type: ignore[misc]
+        bytes = 16 * 150_000
+
+    as_it_was = race.bound_of
+    monkeypatch.setattr(race, "bound_of", bound_of)
+    assert found(race, tmp_path, "torch.softmax(x, -1)", as_it_is, device=Tight())["sizes"] == {"rows": 32}
 
 
 def test_windows_in_which_others_used_the_cores_are_thrown_away(race: ModuleType, tmp_path: Path) -> None:

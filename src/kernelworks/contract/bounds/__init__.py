@@ -50,7 +50,7 @@ def bound_of(run: Callable[..., Any], args: Sequence[Any]) -> Bound:
     native ones: a module or function in its own dtypes. What it writes into its arguments is written into copies.
 
     Raises:
-        Unbounded: an op that cannot be followed: complex, sparse or quantised tensors, ops that are not torch's.
+        NoBoundError: an op that cannot be followed: complex, sparse or quantised tensors, ops that are not torch's.
     """
     mode = ErrorPropagationMode()
     given = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in args]
