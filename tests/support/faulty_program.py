@@ -81,7 +81,8 @@ WHAT: dict[str, Callable[[], object]] = {
 
 
 class Planted:
-    """Breaks the process as it is predicted, put in place, run or taken out."""
+    """Breaks the process as it is predicted, put in place, run or taken out; ``fresh`` helps, and breaks one in which
+    nothing was searched."""
 
     def __init__(self, where: str, what: str, saves: float) -> None:
         self.name, self.where, self.act, self.saves = f"{where} {what}", where, WHAT[what], saves
@@ -97,14 +98,18 @@ class Planted:
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         def put() -> Callable[[], None]:
-            if self.where == "put":
+            if self.where == "put" or (self.where == "fresh" and not scenes):
                 self.act()
+            if self.where == "fresh":
+                sleeping["seconds"] /= 2
             if self.where == "run":
                 breaking.append(self.act)
 
             def back() -> None:
                 if self.where == "out":
                     self.act()
+                if self.where == "fresh":
+                    sleeping["seconds"] *= 2
                 breaking.clear()
 
             return back
@@ -125,8 +130,8 @@ class Shorter:
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
         def put() -> Callable[[], None]:
-            sleeping["seconds"] = FAST_S
-            return lambda: sleeping.update(seconds=SLOW_S)
+            sleeping["seconds"] *= FAST_S / SLOW_S
+            return lambda: sleeping.update(seconds=sleeping["seconds"] * SLOW_S / FAST_S)
 
         return Change(put, verified_against="itself")
 

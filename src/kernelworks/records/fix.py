@@ -100,6 +100,9 @@ class Fix(Record):
     compilers_beside: int = 0  # how many worked beside the search at once, each in a process of its own
     steps: tuple[SearchStep, ...] = ()  # of the search, in the order in which they began
     unknown_prediction: str = ""  # why this machine does not bear the prediction out; "" if it does
+    plan_run_s: float = 0.0  # of a run in a process of its own that only applies the plan; 0 if there was none
+    plan_ready_s: float = 0.0  # until the plan was in place there, compilers and their caches: beyond the first run
+    plan_not_run: str = ""  # why it was not run there, though there is a plan
     patch_folder: str = ""  # that the paths of the patch start from, if it is not the one that the command was given in
 
     @property

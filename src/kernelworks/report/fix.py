@@ -68,8 +68,17 @@ def _outcome_lines(record: Fix) -> list[str]:
         f"Gain: {said}{quantity.with_interval(record.gain_s, record.noise_s, unit)} got ({gain_verdict(record)}).",
         *([counts] if record.optimizations else []),
         _errors(record),
+        *_plan_by_itself(record, unit),
         *took,
     ]
+
+
+def _plan_by_itself(record: Fix, unit: tuple[float, str]) -> list[str]:
+    """What a process said that only applied the plan, as the user's will. A record of before has nothing of it."""
+    if record.plan_run_s:
+        run, ready = quantity.seconds(record.plan_run_s, unit), quantity.seconds(record.plan_ready_s)
+        return [f"In a new process that only applies the plan: {run} per run, after {ready} to put it in place."]
+    return [f"The plan was not run in a new process: {record.plan_not_run}."] * bool(record.plan_not_run)
 
 
 def _ended(record: Fix) -> str:

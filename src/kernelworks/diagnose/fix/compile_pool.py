@@ -184,6 +184,11 @@ class CompilePool:
         while not self._stands and self.waiting and len(self.running) < self.most:
             self._start(self.waiting[0])
 
+    def rest(self) -> None:
+        """Nothing more is asked of it: what is at work stands until it is closed."""
+        if self.running or self.builds.is_running:
+            self._tree.halt()
+
     def _look_at(self, form: _Form, now: float) -> None:
         assert form.process is not None and form.ours is not None
         code = form.process.poll()

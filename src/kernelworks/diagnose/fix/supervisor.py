@@ -10,34 +10,29 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import os
 import pickle
-import select
-import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
+from kernelworks.diagnose.fix.plan_check import NO_TIME, PlanRun, checked_plan, run_plan
+from kernelworks.diagnose.fix.plan_check import RUNS as PLAN_RUNS
+from kernelworks.diagnose.fix.plan_check import STEP as PLAN_STEP
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import ENDING_S, FREE_RUNS, SPARE_S
-from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
+from kernelworks.diagnose.fix.worker_process import LEAVE_S, Messages, cause_of_end, worker_process
 from kernelworks.diagnose.record import with_fix
-from kernelworks.machine import environment
-from kernelworks.machine.process_tree import group_members, kill_processes
 from kernelworks.profile.program_errors import TEXT
-from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.fix import NOT_TRIED, REJECTED, Fix, SearchStep
-from kernelworks.records.json_text import build_record, json_messages, to_json
+from kernelworks.records.json_text import build_record
 from kernelworks.report.terminal import Notice
 
 __all__ = ["ProcessEnded", "Request", "supervise"]
@@ -45,10 +40,7 @@ __all__ = ["ProcessEnded", "Request", "supervise"]
 Say = Callable[[str], None]
 MODULE = "kernelworks.diagnose.fix.worker"
 MOST_DEATHS = 8  # then the search ends with what it has
-LOOK_S = 0.25  # between two looks at the worker's memory and time
-LISTENS_S = 60.0  # after so long a worker listens to what it is to do: it imports torch before
 LASTS = "the diagnosis took {:.0f} s; the fix has a budget of {:.0f} s, and ends within {:.0f} s from now"
-LEAVE_S = 10.0  # for a worker that has said all, or was killed, to end
 INTERRUPTED_CAUSE = "it was interrupted"
 UPON_LOST = "it was measured on top of what cannot be put in place anew"
 AGAIN_S, RUNS_AGAIN = 5.0, 4  # seconds and runs of observing in a later worker: the first one's diagnosis stands
@@ -89,6 +81,7 @@ class Progress:
     ends_at: float = float("inf")  # when the fix has to end
     deaths: list[str] = field(default_factory=list)
     fixes: list[tuple[frozenset[int], Fix]] = field(default_factory=list)  # the last one with each set of kept tries
+    suspect: int | None = None  # the number of what was taken out last, as the plan could not be run
     is_over: bool = False  # the last worker ended as its time was over
     pool: CompilePool | None = None
 
@@ -171,6 +164,19 @@ class Progress:
             if was_kept:
                 self.fix = self._without_lost(self.fix, frozenset(self.state["kept"]))
 
+    def without_last(self, fix: Fix, why: str) -> Fix:
+        """The fix as it was before what was applied last, which is rejected. What was so before is not to blame: it was
+        measured on top of this one."""
+        assert self.state is not None
+        kept = [number for number in self.state["kept"] if fix.optimizations[number].applied]
+        last, tried = kept.pop(), list(fix.optimizations)
+        if self.suspect is not None:
+            tried[self.suspect] = dataclasses.replace(tried[self.suspect], outcome=NOT_TRIED, why=UPON_LOST)
+        tried[last] = dataclasses.replace(tried[last], outcome=REJECTED, why=why)
+        self.state["kept"], self.suspect = kept, last
+        before = self._without_lost(dataclasses.replace(fix, optimizations=tuple(tried)), frozenset(kept))
+        return dataclasses.replace(before, ended=fix.ended)
+
     def _without_lost(self, fix: Fix, kept: frozenset[int]) -> Fix:
         """The last fix of which nothing is lost. What was measured on top of what cannot be put in place anew was not
         measured without it."""
@@ -202,7 +208,30 @@ def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     progress.pool = pool
     with contextlib.closing(pool):
         pool.build()
-        return _with_workers(request, progress, say, pool)
+        found = _with_workers(request, progress, say, pool)
+        pool.rest()
+        if request.plan is None:
+            found = _with_plan_check(found, request, progress, say)
+        return progress.with_seconds(found)
+
+
+def _with_plan_check(found: Diagnosis, request: Request, progress: Progress, say: Say) -> Diagnosis:
+    """With what a process of its own says of the plan, in the time that is left."""
+    program = {"target": request.target, "args": list(request.args), "module": request.module}
+    steps: list[SearchStep] = []
+
+    def run(plan: Mapping[str, Any]) -> PlanRun:
+        seconds = progress.seconds_left
+        if seconds < progress.started_s + PLAN_RUNS * found.wall_s:
+            return PlanRun(why=NO_TIME, late=True)
+        steps.append(SearchStep(round(progress.searched_s(), 2), PLAN_STEP))
+        say(Notice(f"{PLAN_STEP}, {seconds:.0f} s left"))
+        return run_plan(program, plan, seconds)
+
+    if found.fix is None:
+        return found
+    fix = checked_plan(found.fix, run, progress.without_last)
+    return with_fix(found, dataclasses.replace(fix, steps=(*fix.steps, *steps))) if fix is not found.fix else found
 
 
 def _pool(request: Request, progress: Progress) -> CompilePool:
@@ -220,7 +249,7 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
             if _knows_less(done, progress):
                 progress.is_over = True
                 done = _as_far_as_it_got(progress, OVER)
-            return progress.with_seconds(done)
+            return done
         cause = progress.deaths[-1]
         if progress.diagnosis is None:
             raise ProcessEnded(f"there is no diagnosis, as the program's own run ends its process: {cause}")
@@ -229,7 +258,7 @@ def _with_workers(request: Request, progress: Progress, say: Say, pool: CompileP
         if progress.state is not None and not time_for_another:
             progress.is_over = True  # what ended this one cost it its trial; it is time that ends the search
         if progress.state is None or ended or not time_for_another:
-            return progress.with_seconds(_as_far_as_it_got(progress, cause))
+            return _as_far_as_it_got(progress, cause)
         say(f"{cause}; going on in another process")
 
 
@@ -317,34 +346,14 @@ def _one_worker(request: Request, progress: Progress, say: Say, pool: CompilePoo
                     process.wait(max(0.0, min(LEAVE_S, progress.seconds_left)))
                 return build_record(Diagnosis, message["diagnosis"])
         if not limit.cause:
-            limit.cause = _cause_of_end(process)
+            limit.cause = cause_of_end(process)
         progress.is_over = limit.is_budget
         progress.blame(limit.cause, MORE * request.fix_s if limit.is_budget or limit.is_part else 0.0)
     return None
 
 
-@contextlib.contextmanager
-def _worker(request: Request, progress: Progress) -> Iterator[tuple[subprocess.Popen[bytes], Messages]]:
-    """A worker with its request; on leaving it has ended, and every process that it started in its group."""
-    ours, theirs = socket.socketpair()
-    package = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join(filter(None, (environment.variables().get("PYTHONPATH", ""), package)))
-    with ours, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(kept_input())],
-            pass_fds=(theirs.fileno(), kept_input()),
-            env=environment.variables() | {"PYTHONPATH": paths}, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
-        try:
-            ours.settimeout(max(1.0, min(LISTENS_S, progress.seconds_left)))
-            with contextlib.suppress(OSError):  # it has ended, or does not listen: so the look at it says
-                ours.sendall((to_json(_as_sent(request, progress), line=True) + "\n").encode())
-            yield process, Messages(ours)
-        finally:
-            kill_processes(lambda: group_members(process.pid))
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it: the fix does not wait for that
-                process.wait(LEAVE_S)
+def _worker(request: Request, progress: Progress) -> AbstractContextManager[tuple[subprocess.Popen[bytes], Messages]]:
+    return worker_process(MODULE, _as_sent(request, progress), progress.seconds_left)
 
 
 def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
@@ -358,64 +367,6 @@ def _as_sent(request: Request, progress: Progress) -> dict[str, Any]:
         fields["peaks"] = {"gpu": isinstance(known, GpuPeaks), "record": dataclasses.asdict(known)}
         fields |= {"search_began": progress.observed_at, "budget_s": min(request.budget_s, AGAIN_S)}
     return fields
-
-
-class Messages:
-    """What a worker sends."""
-
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket, self._rest = ours, b""
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # it has ended, or does not listen
-            self._socket.sendall((to_json(message, line=True) + "\n").encode())
-
-    def until(self, over: Callable[[], bool], ended: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-        """Each message, until the worker has ``ended`` or ``over`` says so. Its end of the socket alone tells too late:
-        what the program has forked holds that too."""
-        while not over():
-            has_ended = ended()  # asked first: what it sent before is read then
-            ready, _, _ = select.select([self._socket], [], [], 0.0 if has_ended else LOOK_S)
-            if not ready:
-                if has_ended:
-                    return
-                continue
-            try:
-                received = self._socket.recv(1 << 20)
-            except ConnectionResetError:
-                return
-            if not received:
-                return
-            *whole, self._rest = (self._rest + received).split(b"\n")
-            yield from json_messages(line.decode() for line in whole)
-
-
-def _cause_of_end(process: subprocess.Popen[bytes]) -> str:
-    """Why nothing more is heard of a worker: as a rule it has ended."""
-    try:
-        return _ending(process.wait(LEAVE_S))
-    except subprocess.TimeoutExpired:
-        return "nothing can be heard of it any more, and its process was ended"
-
-
-def _ending(code: int) -> str:
-    """How a process ended, in words."""
-    if code == SPOILT:
-        return "its process could not be put back as it was"
-    if code >= 0:
-        return f"its process exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    words = SIGNALS.get(name, "")
-    return f"its process was ended by {name}{f' ({words})' if words else ''}"
-
-
-SIGNALS = {
-    "SIGSEGV": "segmentation fault", "SIGABRT": "abort", "SIGKILL": "killed, as when memory runs out",
-    "SIGBUS": "bus error", "SIGILL": "illegal instruction", "SIGFPE": "arithmetic error",
-}  # fmt: skip
 
 
 def _raise(message: Mapping[str, Any]) -> NoReturn:
