@@ -26,7 +26,7 @@ __all__ = ["main"]
 
 LEAST_RUNS, MOST_RUNS = 3, 6  # a CUDA graph is recorded in the second run
 LONG_S = 10.0  # the first run aside, which may compile: after so long no more than the least are made
-SETTLED = 1.2  # times the run before: no run compiles any more
+SETTLED_RATIO = 1.2  # times the run before: no run compiles any more
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _ran(request: dict[str, Any]) -> dict[str, float]:
     if missing:
         raise RuntimeError(f"not in place: {'; '.join(missing)}")
     begin, took = time.perf_counter(), [_seconds(program) for _ in range(LEAST_RUNS - 1)]
-    while len(took) < MOST_RUNS and took[-2] > SETTLED * took[-1] and time.perf_counter() - begin < LONG_S:
+    while len(took) < MOST_RUNS and took[-2] > SETTLED_RATIO * took[-1] and time.perf_counter() - begin < LONG_S:
         took.append(_seconds(program))
     return {"run_s": took[-1], "ready_s": max(0.0, ready_s + sum(took[:-1]) - len(took) * took[-1])}
 
