@@ -84,7 +84,7 @@ OP_PACKAGE_MAY_HOLD = (
 STARTED = {
     "__init__", "__main__", "cli", "verify.worker", "verify.triton_interpreter", "verify.resources", "verify.sanitizer",
     "learn.triton_compiling", "learn.worker", "profile.ncu_target", "climb.worker", "climb.single_launch",
-    "judge.roles.spawn", "search.verification_worker", "diagnose.fix.compile_worker",
+    "judge.roles.spawn", "search.verification_worker", "diagnose.fix.compile_worker", "diagnose.fix.plan_worker",
     "integrations.notebook", "integrations.speed", "integrations.trainer",  # by IPython, pytest and a user
     "nn.validate", "report.expectations", "report.picture", "report.programs",  # asked for by name, and by tools/
 }  # fmt: skip
