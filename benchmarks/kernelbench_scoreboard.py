@@ -23,7 +23,8 @@ is not asked there (``scoreboard_times``):
         --out rows-1.json
     python benchmarks/kernelbench_scoreboard.py --device cuda --merge rows-*.json
 
-``--search 20`` has loop schedules searched for that many seconds of each problem, too (``scoreboard_search``).
+``--search 20`` then has loop schedules searched for that many seconds of each problem whose reference is right and that
+has no search yet (``scoreboard_search``).
 ``--most`` and ``--memory`` bound what a problem may take: one that takes more has a row that says so.
 """
 
@@ -105,9 +106,17 @@ def timed(found: dict[str, Any], on: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any]:
+def problem_at(path: Path, sizes: dict[str, int] | None = None) -> Problem:
+    """The problem on a CPU, at these sizes or at its own."""
     source = re.sub(r""",\s*device=["']cuda["']""", "", path.read_text(encoding="utf-8"))
     problem = kernelbench.problem_in(path, source)
+    shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **(sizes or {})})
+    return dataclasses.replace(problem, shapes=(shape,)) if sizes else problem
+
+
+def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any]:
+    problem = problem_at(path)
+    source = problem.files[kernelbench.FILE]
     begin = time.perf_counter()
     found = check_problem(problem, device="cpu", threads=args.threads, nursery=nursery)
     kinds = [one.kind for one in found.findings]
@@ -118,11 +127,7 @@ def row(path: Path, args: argparse.Namespace, nursery: Nursery) -> dict[str, Any
         "threads": args.threads,
     }  # fmt: skip
     if found.verdict in (WORTH, WEAK):
-        shape = dataclasses.replace(problem.shapes[0], sizes={**problem.shapes[0].sizes, **found.sizes})
-        smaller = dataclasses.replace(problem, shapes=(shape,))
-        made |= _judged(smaller, source, args.threads, nursery)
-        if args.search and made["reference"] == "right":
-            made["search"] = scoreboard_search.searched(smaller, args.search, args.threads, QUICK)
+        made |= _judged(problem_at(path, found.sizes), source, args.threads, nursery)
     return made | {"took_s": round(time.perf_counter() - begin, 1)}
 
 
@@ -136,7 +141,7 @@ def _judged(problem: Problem, source: str, threads: int, nursery: Nursery) -> di
 def table(record: dict[str, Any]) -> str:
     rows = sorted(record["rows"].values(), key=lambda r: _place(r["problem"]))
     clocked = [r for r in rows if r.get("times")]
-    machines = list(dict.fromkeys([r["machine"] for r in rows] + [r["times"]["machine"] for r in clocked]))
+    machines = list(dict.fromkeys(place for each in (0, 1, 2) for r in rows for place in places(r)[each : each + 1]))
     lines = [_told(rows) + f" Times are on record for {len(clocked)}.", ""]
     levels = list(dict.fromkeys(_place(r["problem"])[0] for r in rows))
     if len(levels) > 1:
@@ -152,12 +157,16 @@ def table(record: dict[str, Any]) -> str:
         sizes = ", ".join(f"`{name}={size}`" for name, size in r["sizes"].items()) or "its own"
         sound = r["verdict"] + (f": {', '.join(dict.fromkeys(r['findings']))}" if r["findings"] else "")
         searched = scoreboard_search.cell(r.get("search"))
-        places = dict.fromkeys([r["machine"], r.get("times", r)["machine"]])
-        number = ", ".join(str(1 + machines.index(place)) for place in places)
+        number = ", ".join(str(1 + machines.index(place)) for place in dict.fromkeys(places(r)))
         cells = [r["problem"], sizes, *map(_cell, (sound, r["reference"])), *_times(r.get("times")), _cell(searched)]
         lines.append(f"| {' | '.join(cells)} | {number} |")
     named = (f"<sub>Machine {number}: {name}</sub>" for number, name in enumerate(machines, 1))
     return "\n".join([*lines, "", "<br>\n".join(named), ""])
+
+
+def places(r: dict[str, Any]) -> list[str]:
+    """The machines that judged it, timed it and searched for it."""
+    return [found["machine"] for found in (r, r.get("times"), r.get("search")) if found]
 
 
 def groups(clocked: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -336,8 +345,7 @@ def problems(args: argparse.Namespace, rows: dict[str, Any]) -> Iterator[tuple[s
     first, step = share_of(args.share)
     for path in order[first - 1 :: step]:
         name = f"{path.parent.name}/{path.stem.rstrip('_')}"
-        there = name in rows and (not args.search or "search" in rows[name])
-        if any(word in name for word in args.only.split(",")) if args.only else not there:
+        if any(word in name for word in args.only.split(",")) if args.only else name not in rows:
             yield name, path
 
 
@@ -391,11 +399,13 @@ def on_gpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
 def on_cpu(args: argparse.Namespace, rows: dict[str, Any]) -> None:
     base = known(RECORD) if args.out != RECORD and not args.anew else {}
     to_judge = dict(problems(args, base | rows))
-    if args.times and args.only:
+    if (args.times or args.search) and args.only:
         to_judge = {name: path for name, path in to_judge.items() if name not in base | rows}
     judged(to_judge, args, rows)
     if args.times:
         on_the_clock(args, rows, base)
+    if args.search:
+        searched(args, rows, base)
 
 
 def judged(files: dict[str, Path], args: argparse.Namespace, rows: dict[str, Any]) -> None:
@@ -422,13 +432,8 @@ def judged(files: dict[str, Path], args: argparse.Namespace, rows: dict[str, Any
 
 def on_the_clock(args: argparse.Namespace, rows: dict[str, Any], base: dict[str, Any]) -> None:
     """Times of those whose reference is right, at the sizes that they were judged at."""
-    every, cores = base | rows, sorted(os.sched_getaffinity(0))
-    pinned = f", pinned to {len(cores)} of {os.cpu_count()} cores" if len(cores) != os.cpu_count() else ""
-    on = here(f"{machine().name}, {args.threads} thread{'s' if args.threads > 1 else ''}{pinned}")
-    files = {
-        name: path for name, path in problems(args, {})
-        if every.get(name, {}).get("reference") == "right" and (args.only or "times" not in every[name])
-    }  # fmt: skip
+    every, cores, on = base | rows, sorted(os.sched_getaffinity(0)), pinned_here(args.threads)
+    files = right_without("times", args, every)
 
     def tell(name: str, row: dict[str, Any]) -> None:
         if "seconds" in row:
@@ -440,6 +445,38 @@ def on_the_clock(args: argparse.Namespace, rows: dict[str, Any], base: dict[str,
         args.peaks, args.jobs = Path(folder) / "peaks.json", min(args.jobs, len(cores))
         args.peaks.write_text(to_json(get_peaks(rough=True)), encoding="utf-8")
         scoreboard_times.raced(files, args, tell, {name: every[name]["sizes"] for name in files})
+
+
+def searched(args: argparse.Namespace, rows: dict[str, Any], base: dict[str, Any]) -> None:
+    """Schedules for those whose reference is right, at the sizes that they were judged at."""
+    every, on, begin = base | rows, pinned_here(args.threads), time.monotonic()
+    for name, path in right_without("search", args, every).items():
+        if time.monotonic() - begin > args.seconds or args.until - time.time() < SHORTEST_S:
+            break
+        problem = problem_at(path, every[name]["sizes"])
+        try:
+            with bounded(min(args.until - time.time(), args.most), args.memory):
+                found = scoreboard_search.searched(problem, args.search, args.threads, QUICK)
+        except Overrun as error:
+            found = scoreboard_search.nothing(args.search, str(error))
+        rows[name] = every[name] | {"search": found | {"machine": on}}
+        print(name, scoreboard_search.cell(found), flush=True)
+        written(rows, args.out)
+
+
+def right_without(what: str, args: argparse.Namespace, every: dict[str, Any]) -> dict[str, Path]:
+    """The files of those whose reference is right and that have none of it yet; all of them that ``--only`` names."""
+    return {
+        name: path for name, path in problems(args, {})
+        if every.get(name, {}).get("reference") == "right" and (args.only or what not in every[name])
+    }  # fmt: skip
+
+
+def pinned_here(threads: int) -> str:
+    """This machine with the threads and the cores that are used of it."""
+    cores = os.sched_getaffinity(0)
+    pinned = f", pinned to {len(cores)} of {os.cpu_count()} cores" if len(cores) != os.cpu_count() else ""
+    return here(f"{machine().name}, {threads} thread{'s' if threads > 1 else ''}{pinned}")
 
 
 if __name__ == "__main__":

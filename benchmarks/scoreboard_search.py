@@ -23,7 +23,7 @@ from kernelworks.search.schedule.trace import nest_of
 from kernelworks.search.schedule.values import NotDerivable
 from kernelworks.search.store import Store
 
-__all__ = ["cell", "other_sizes", "searched"]
+__all__ = ["cell", "nothing", "other_sizes", "searched"]
 
 PROPOSER = "schedule"  # the one that needs nothing but the problem
 BASELINE = "eager"
@@ -48,6 +48,11 @@ def searched(problem: Problem, seconds: float, threads: int, budget: Budget) -> 
         if sizes:
             made["elsewhere"] = {"sizes": sizes} | _elsewhere(problem, steps, sizes, threads, budget)
     return made
+
+
+def nothing(seconds: float, why: str) -> dict[str, Any]:
+    """What there is to tell of a search that was ended."""
+    return {"seconds": seconds, "judged": 0, "right": 0, "remark": why, "best": None, "elsewhere": None}
 
 
 def _steps(place: Path, candidate: str) -> list[Step]:

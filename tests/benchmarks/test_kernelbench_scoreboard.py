@@ -164,3 +164,28 @@ def test_times_are_taken_of_right_references_without_some_and_keep_their_own_mac
     assert scoreboard.merged(rows, [made])["level1/1_x"]["times"] == times
     assert scoreboard.merged(made, [{"level1/1_x": right}])["level1/1_x"]["times"] == times
     assert scoreboard.table({"rows": made}).splitlines()[9].endswith("| 1, 2 |")
+
+
+def test_schedules_are_searched_of_right_references_without_some_at_their_sizes(
+    scoreboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "level1").mkdir()
+    for number in (1, 2, 3, 4):
+        (tmp_path / "level1" / f"{number}_x.py").write_text("")
+    rows = {
+        "level1/1_x": row(1, text="a", threads=1, times={"machine": "M"}), "level1/2_x": row(2, reference="refused: x"),
+        "level1/3_x": row(3, search={}),
+    }  # fmt: skip
+    found = scoreboard.scoreboard_search.nothing(7.0, "no rule for x")
+    asked: list[Any] = []
+    monkeypatch.setattr(scoreboard, "problem_at", lambda path, sizes: (path.name, sizes))
+    monkeypatch.setattr(scoreboard.scoreboard_search, "searched", lambda problem, *_: asked.append(problem) or found)
+    out = tmp_path / "rows.json"
+    monkeypatch.setattr("sys.argv", ["scoreboard", str(tmp_path / "level1"), "--search", "7", "--out", str(out)])
+    scoreboard.searched(scoreboard._arguments(), made := {}, rows)
+    assert asked == [("1_x.py", {"N": 4})] and scoreboard.known(out) == made
+    search = made["level1/1_x"]["search"]
+    assert search["remark"] == "no rule for x" and "1 thread" in search["machine"]
+    merged = scoreboard.merged(rows, [made])["level1/1_x"]
+    assert merged["search"] == search and merged["times"] == {"machine": "M"}
+    assert scoreboard.places(merged) == ["M, torch 2, 2026-01-01", "M", search["machine"]]

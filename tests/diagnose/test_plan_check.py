@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelworks.diagnose import diagnose_script
 from kernelworks.diagnose.fix import supervisor
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.plan_check import NO_TIME, STEP, PlanRun, checked_plan, run_plan
+from kernelworks.diagnose.fix.plan_check import NO_TIME, PLAN_STEP, PlanRun, checked_plan, run_plan
 from kernelworks.diagnose.fix.supervisor import UPON_LOST
 from kernelworks.records import Fix, Peaks
 from kernelworks.records.fix import APPLIED, NOT_TRIED, REJECTED
@@ -40,7 +41,9 @@ def test_what_breaks_a_process_that_searched_nothing_is_out_of_the_plan(
     assert outcomes["shorter"].outcome == APPLIED and outcomes[f"fresh {what}"].outcome == REJECTED
     assert said in outcomes[f"fresh {what}"].why, outcomes
     assert [each["optimization"] for each in found.plan["candidates"]] == ["shorter"]
-    assert found.plan_run_s > 0 and [step.what for step in found.steps].count(STEP) == 2
+    assert (
+        found.plan_run_s > 0 and [step.what for step in found.steps].count(PLAN_STEP) == 3
+    )  # with the program by itself
 
 
 def test_what_was_measured_on_top_of_what_is_lost_is_lost_with_it(
@@ -69,6 +72,15 @@ def no_less(fix: Fix, why: str) -> Fix:
 def test_a_plan_that_did_not_come_to_its_end_in_time_is_not_to_blame() -> None:
     late = checked_plan(PLANNED, lambda plan: PlanRun(why="it was late", late=True), no_less)
     assert late.plan == PLANNED.plan and late.plan_not_run == "it was late" and not late.plan_run_s
+
+
+@pytest.mark.parametrize("why", ["it raised OSError", "no time was left for it"])
+def test_a_program_that_does_not_run_there_without_its_plan_says_nothing_of_it(why: str) -> None:
+    def run(plan: Mapping[str, Any]) -> PlanRun:
+        return PlanRun(why=why, late="time" in why) if not plan["candidates"] else PlanRun(why="it raised KeyError")
+
+    found = checked_plan(PLANNED, run, no_less)
+    assert found.plan == PLANNED.plan and why in found.plan_not_run
 
 
 @pytest.mark.parametrize(

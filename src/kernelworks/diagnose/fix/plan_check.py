@@ -17,12 +17,12 @@ from typing import Any
 from kernelworks.diagnose.fix.worker_process import cause_of_end, worker_process
 from kernelworks.records.fix import Fix
 
-__all__ = ["NO_TIME", "RUNS", "STEP", "PlanRun", "checked_plan", "run_plan"]
+__all__ = ["NO_TIME", "PLAN_RUNS", "PLAN_STEP", "PlanRun", "checked_plan", "run_plan"]
 
 MODULE = "kernelworks.diagnose.fix.plan_worker"
-RUNS = 4  # of the program, which a check takes at the least, beside the start of its process
+PLAN_RUNS = 4  # of the program, which a check takes at the least, beside the start of its process
 NO_TIME = "no time was left for it"
-STEP = "running the plan in a process of its own"
+PLAN_STEP = "running the plan in a process of its own"
 WORDS = 200
 
 
@@ -41,13 +41,19 @@ def checked_plan(
     fix: Fix, run: Callable[[Mapping[str, Any]], PlanRun], without_last: Callable[[Fix, str], Fix]
 ) -> Fix:  # fmt: skip
     """The fix, with what a process of its own says of its plan. ``run`` runs a plan; ``without_last`` gives the fix as
-    it was before what was applied last."""
+    it was before what was applied last. A program that does not run there by itself says nothing of its plan."""
+    runs_by_itself = False
     while fix.plan and fix.rounds and not fix.refused:
         found = run(fix.plan)
         if not found.why:
             return dataclasses.replace(fix, plan_run_s=found.run_s, plan_ready_s=found.ready_s)
         if found.late:
             return dataclasses.replace(fix, plan_not_run=found.why)
+        if not runs_by_itself:
+            alone = run({**fix.plan, "candidates": []})
+            if alone.why:
+                return dataclasses.replace(fix, plan_not_run=f"without it {alone.why}" if not alone.late else alone.why)
+            runs_by_itself = True
         fix = without_last(fix, f"in a process that only applies the plan {found.why}")
     return fix
 

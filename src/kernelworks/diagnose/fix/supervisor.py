@@ -21,9 +21,7 @@ from typing import Any, NoReturn
 from kernelworks.diagnose import DiagnosisInterrupt
 from kernelworks.diagnose.fix.compile_pool import CompilePool, compilers_at_once
 from kernelworks.diagnose.fix.outcome import fix_record
-from kernelworks.diagnose.fix.plan_check import NO_TIME, PlanRun, checked_plan, run_plan
-from kernelworks.diagnose.fix.plan_check import RUNS as PLAN_RUNS
-from kernelworks.diagnose.fix.plan_check import STEP as PLAN_STEP
+from kernelworks.diagnose.fix.plan_check import NO_TIME, PLAN_RUNS, PLAN_STEP, PlanRun, checked_plan, run_plan
 from kernelworks.diagnose.fix.result import MORE, NOT_OVER, OVER
 from kernelworks.diagnose.fix.time_limits import ENDING_S, FREE_RUNS, SPARE_S
 from kernelworks.diagnose.fix.worker_limit import Silence, WorkerLimit
