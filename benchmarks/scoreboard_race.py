@@ -300,8 +300,10 @@ class Contestants:
             calls[name] = lambda run=run: run(*given)
         self.device.synchronize()
         gc.disable()
-        found = self._rounds(calls)
-        gc.enable()
+        try:
+            found = self._rounds(calls)
+        finally:
+            gc.enable()
         for name in calls:  # what was timed is still right
             worst = truth.worst(self.answer(name, given))
             if worst > 1 and name != EAGER:

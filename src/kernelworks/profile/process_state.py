@@ -158,10 +158,6 @@ def working_folder() -> str:
         return ""
 
 
-def _set_cudnn_benchmark(on: bool) -> None:
-    torch.backends.cudnn.benchmark = on
-
-
 def _default_device() -> torch.device | None:
     """None if it is torch's own: to set that is a mode, which each call would go through."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -247,7 +243,8 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "the collection of garbage": (gc.isenabled, _set_collecting),
     "the cores that it may use": (_cores, _set_cores),
     "the precision of float32 products": (Float32Products.of_process, Float32Products.restore),
-    "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, _set_cudnn_benchmark),
+    # torch.backends takes no flag any more once a program has loaded torch.testing._internal.
+    "cuDNN's benchmarks": (lambda: torch.backends.cudnn.benchmark, torch._C._set_cudnn_benchmark),
     "the working folder": (working_folder, lambda folder: os.chdir(folder) if folder else None),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }

@@ -204,12 +204,18 @@ def _sums_in_order() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*deterministic.*", UserWarning)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        _set_cudnn(deterministic=True, benchmark=False)
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = found
+            _set_cudnn(*found)
+
+
+def _set_cudnn(deterministic: bool, benchmark: bool) -> None:
+    """torch.backends takes no flag any more once a program has loaded torch.testing._internal."""
+    torch._C._set_cudnn_deterministic(deterministic)
+    torch._C._set_cudnn_benchmark(benchmark)
 
 
 def _repeats(reference: _Learned, again: _Learned) -> bool:
