@@ -183,7 +183,8 @@ def test_the_gpus_clock_fills_l2_before_each_call_and_waits_for_its_end(
     for name, value in (("get_device_name", "a GPU"), ("mem_get_info", (90, 100)), ("memory_reserved", 5)):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("wait"))
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)  # another test may forbid it
+    # another test may have loaded torch.testing._internal, which forbids it
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     tf32 = torch.backends.cudnn.allow_tf32
     device = race.Gpu()
     assert not torch.backends.cudnn.allow_tf32

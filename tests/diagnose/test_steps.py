@@ -193,7 +193,8 @@ def test_a_gpu_whose_sums_have_no_order_is_asked_for_one(
     roots = find_roots(step)
     scene = Scene(roots, Program("p", step), optimizers=roots.optimizers)
     monkeypatch.setattr(Scene, "on_gpu", on_gpu)
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", False)  # as torch.testing._internal does
+    # as torch.testing._internal leaves it
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
     found = same_steps(scene, scaled_gradients(net))
     assert (found is not None and not found.agrees) if on_gpu and ordered else found is None
     assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
