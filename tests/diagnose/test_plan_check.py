@@ -11,6 +11,7 @@ import pytest
 
 from kernelworks.diagnose import diagnose_script
 from kernelworks.diagnose.fix import supervisor
+from kernelworks.diagnose.fix.compile_pool import CompilePool
 from kernelworks.diagnose.fix.outcome import fix_record
 from kernelworks.diagnose.fix.plan_check import NO_TIME, PLAN_STEP, PlanRun, checked_plan, run_plan
 from kernelworks.diagnose.fix.supervisor import UPON_LOST
@@ -63,6 +64,15 @@ def test_a_plan_for_which_no_time_is_left_is_told_and_so_is_that(
     found = fixed("predict:fail", ceilings, monkeypatch)
     assert found.plan and not found.plan_run_s and found.plan_not_run == NO_TIME
     assert f"The plan was not run in a new process: {NO_TIME}." in result_lines(found)
+
+
+def test_compilers_beside_have_let_go_of_their_memory_by_then(ceilings: Peaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    close = CompilePool.close
+    monkeypatch.setattr(CompilePool, "close", lambda pool: told.append("closed") or close(pool))
+    monkeypatch.setattr(supervisor, "run_plan", lambda *_: told.append("run") or PlanRun(1.0))
+    assert fixed("predict:fail", ceilings, monkeypatch).plan_run_s == 1.0
+    assert told[:2] == ["closed", "run"]
 
 
 def no_less(fix: Fix, why: str) -> Fix:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 from typing import Any
 
+from kernelworks.machine.parent_process import die_with_parent
+from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import to_json
 from kernelworks.records.json_text import json_messages
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "started_worker"]
 
 
 class Channel:
@@ -35,3 +38,12 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> None:
         self._socket.sendall((to_json({"kind": kind, **fields}, line=True) + "\n").encode())
+
+
+def started_worker() -> tuple[Channel, dict[str, Any] | None]:
+    """What a worker begins with: its supervisor, with whom it ends, and what that asks; None if it has ended. The
+    process was given the numbers of a socket and of the file that keeps the program's standard input."""
+    die_with_parent()
+    channel = Channel(int(sys.argv[1]))
+    kept_input(int(sys.argv[2]))
+    return channel, channel.receive()

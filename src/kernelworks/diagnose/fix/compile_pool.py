@@ -46,6 +46,7 @@ REST_S = 60.0  # in which none of its processes ran, and it was not halted: it h
 LOOK_S = 5.0  # between two looks at that
 LEAVES_S = 10.0  # for one that was killed
 WORDS = 200
+SEARCH_OVER = "the search was over"
 NO_ROOM, NO_CACHE = "there is no memory for another copy of the program", "inductor's caches are off"
 
 
@@ -184,11 +185,6 @@ class CompilePool:
         while not self._stands and self.waiting and len(self.running) < self.most:
             self._start(self.waiting[0])
 
-    def rest(self) -> None:
-        """Nothing more is asked of it: what is at work stands until it is closed."""
-        if self.running or self.builds.is_running:
-            self._tree.halt()
-
     def _look_at(self, form: _Form, now: float) -> None:
         assert form.process is not None and form.ours is not None
         code = form.process.poll()
@@ -262,9 +258,9 @@ class CompilePool:
         self.steps.append(SearchStep(round(self.clock(), 2), what, beside=True))
 
     def close(self) -> None:
-        """Ends all of them, and what they have left behind."""
+        """Ends all of them, and what they have left behind. A second call does nothing."""
         for form in self.running:
-            self._ended(form, "the search was over")
+            self._ended(form, SEARCH_OVER)
         self.builds.end()
         if self.forms:
             self._tree.end()
@@ -280,7 +276,7 @@ class CompilePool:
         if not self.number_at_once:
             return ""
         ready = sum(form.state == FORM_READY for form in began)
-        lost = sorted({form.why for form in began if form.why})
+        lost = sorted({form.why for form in began} - {"", SEARCH_OVER})
         why = f" ({'; '.join(lost[:2])})" if lost else ""
         return (
             f"{self.number_at_once} compilers worked beside, halted while anything was timed: "

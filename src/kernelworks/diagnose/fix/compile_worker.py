@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kernelworks.diagnose import optimizations
-from kernelworks.diagnose.fix.channel import Channel
+from kernelworks.diagnose.fix.channel import started_worker
 from kernelworks.diagnose.fix.compile_forms import candidate_of
 from kernelworks.diagnose.fix.outcome import in_a_line
 from kernelworks.diagnose.optimization import Candidate, Change, CombinedChange, Scene
@@ -27,9 +27,7 @@ from kernelworks.diagnose.optimizations.torch_compile import root_of
 from kernelworks.diagnose.optimizations.trial import call_once
 from kernelworks.diagnose.sites.functions import Function, find_function
 from kernelworks.diagnose.sites.modules import Roots, find_roots
-from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.profile.program import Program, from_target
-from kernelworks.profile.standard_input import kept_input
 from kernelworks.records.json_text import parse_json
 
 __all__ = ["main"]
@@ -40,12 +38,9 @@ UNKNOWN_SHARE = 0.5  # of the compiler's time, where its parts are unknown
 
 
 def main() -> None:
-    die_with_parent()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which ends what stands still when its supervisor is gone
     os.nice(NICE)
-    channel = Channel(int(sys.argv[1]))
-    kept_input(int(sys.argv[2]))
-    request = channel.receive()
+    channel, request = started_worker()
     if request is None:
         return
     try:

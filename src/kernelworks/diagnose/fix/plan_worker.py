@@ -15,12 +15,10 @@ from typing import Any
 import torch
 
 from kernelworks.diagnose import optimizations
-from kernelworks.diagnose.fix.channel import Channel
+from kernelworks.diagnose.fix.channel import started_worker
 from kernelworks.diagnose.fix.outcome import in_a_line
 from kernelworks.diagnose.fix.plan import AppliedPlan
-from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.profile.program import Program, from_target
-from kernelworks.profile.standard_input import kept_input
 
 __all__ = ["main"]
 
@@ -30,10 +28,7 @@ SETTLED_RATIO = 1.2  # times the run before: no run compiles any more
 
 
 def main() -> None:
-    die_with_parent()
-    channel = Channel(int(sys.argv[1]))
-    kept_input(int(sys.argv[2]))
-    request = channel.receive()
+    channel, request = started_worker()
     if request is None:
         return
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # another process has shown what the program prints

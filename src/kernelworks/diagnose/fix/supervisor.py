@@ -207,7 +207,7 @@ def _supervised(request: Request, progress: Progress, say: Say) -> Diagnosis:
     with contextlib.closing(pool):
         pool.build()
         found = _with_workers(request, progress, say, pool)
-        pool.rest()
+        pool.close()  # what stands still holds memory, of a GPU too, that the plan's process may need
         if request.plan is None:
             found = _with_plan_check(found, request, progress, say)
         return progress.with_seconds(found)

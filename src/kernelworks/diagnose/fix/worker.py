@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelworks.diagnose import DiagnosisInterrupt, Fixing, run_diagnosis
 from kernelworks.diagnose.fix.attempt import Try
-from kernelworks.diagnose.fix.channel import Channel
+from kernelworks.diagnose.fix.channel import Channel, started_worker
 from kernelworks.diagnose.fix.compile_forms import Compilers, CompilersBeside
 from kernelworks.diagnose.fix.journal import Journal, as_state, most_silent_s
 from kernelworks.diagnose.fix.result import so_far
-from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.measure.clock.work_beside import WorkBeside, installed_work
 from kernelworks.profile.program import from_target
 from kernelworks.profile.program_errors import raised_by_program
-from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import Diagnosis, GpuPeaks, Peaks
 from kernelworks.records.json_text import build_record
 from kernelworks.report.terminal import Notice
@@ -66,10 +64,7 @@ class WorkersJournal(Journal):
 
 
 def main() -> None:
-    die_with_parent()
-    channel = Channel(int(sys.argv[1]))
-    kept_input(int(sys.argv[2]))
-    request = channel.receive()
+    channel, request = started_worker()
     if request is None:
         return  # its supervisor has ended
     try:

@@ -26,9 +26,8 @@ __all__ = ["report_of"]
 
 FEW_NUMBERS = 64  # are written as numbers
 MOST_BYTES = 1 << 18  # of inputs that are written into the file
-MOST_CALLS = (
-    64  # of a part that is written: nobody finds a compiler's error in more, and rounding alone may add up there
-)
+# Of a part that is written: nobody finds a compiler's error in more, and rounding alone may add up there.
+MOST_CALLS = 64
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
