@@ -147,3 +147,43 @@ def test_other_roundings_agree_where_few_make_the_error_and_roundings_thrice_as_
             for seed in range(100, 104)
         ]
         assert [one.agrees for one in found] == [agrees] * 4, found
+
+
+class SqueezedBlock(nn.Module):
+    """A gate of eight channels, which all pixels share: its gradient is a small difference of large sums."""
+
+    def __init__(self, channels: int = 32, squeezed: int = 8) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.reduce, self.expand = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm(self.first(x)))
+        return x + y * self.expand(F.relu(self.reduce(y.mean((2, 3), keepdim=True)))).sigmoid()
+
+
+@contextlib.contextmanager
+def other_convolutions(module: nn.Module) -> Iterator[None]:
+    """Those of torch without oneDNN."""
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        yield
+
+
+@contextlib.contextmanager
+def wide_gate(module: nn.Module) -> Iterator[None]:
+    """Everything of one block as it is, but for its gate's argument, which is 1.3 times as large."""
+    handle = module[1].expand.register_forward_hook(lambda conv, args, out: 1.3 * out)  # type: ignore[index]
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize(("changed", "agrees"), [(other_convolutions, True), (wide_gate, False)])
+def test_gates_of_few_channels_agree_with_other_kernels_and_not_with_another_gate(changed: Any, agrees: bool) -> None:
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(SqueezedBlock() for _ in range(4)), nn.Conv2d(32, 4, 1))
+        modes = (True,) * len(list(net.modules()))
+        x = torch.randn(8, 3, 16, 16)
+        sample = Sample(net, (x,), {}, False, training=True, modes=modes, autocast={"cpu": BF16}, recording=True)
+        found = compare([sample], changed=changed, whole=True)
+        assert found.agrees == agrees and found.against, found

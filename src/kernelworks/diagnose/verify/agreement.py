@@ -32,6 +32,7 @@ from kernelworks.diagnose.verify.answers_alike import difference_in_kind, equal_
 from kernelworks.diagnose.verify.choices import Choice, RecordedChoices
 from kernelworks.diagnose.verify.device_memory import SHARE_OF_MEMORY, available_bytes
 from kernelworks.diagnose.verify.drawn_inputs import MOST_IDS, shortened_sample
+from kernelworks.diagnose.verify.error_spread import largest_by_chance, root_mean_square
 from kernelworks.diagnose.verify.precision import ROUNDINGS, THREEFOLD, InFloat64, PerturbedRounding
 from kernelworks.diagnose.verify.turned_choices import LEAST_ROWS, TurnedRows, indices_chosen, number_of_rows
 from kernelworks.nn.swap import swap
@@ -43,7 +44,6 @@ NARROW_DTYPES = frozenset({torch.bfloat16, torch.float16})
 GRADIENT = "gradient of "  # how the name of a gradient begins
 DRAWS = 3  # so many runs have their results perturbed
 MORE_DRAWS = 8  # before 16 bits are rejected: where few roundings make the error, the most of few draws is often small
-OF_MANY = 1.3  # times the median, the most of some norms of many independent errors
 TIES = 8  # so many if integers are compared
 
 
@@ -98,7 +98,7 @@ def compare(
 
     It agrees if no error grows by more than a tenth for bfloat16 and float16, whose roundings between ops dominate,
     and threefold for float32, where it measures the order of summation, plus one rounding of the dtype (more of 16 bits
-    where few roundings make the error: ``_far_moved``); if integers and booleans are equal, but for those that the
+    where few roundings make the error: ``error_spread.py``); if integers and booleans are equal, but for those that the
     original's own rounding turns (ties of an argmax) and indices that name an equal element in place of another
     (``choices.py``); and if NaN and infinities stand in the same places.
     Once ``budget_s`` is over, a module is judged by its first sample alone, and one that is like others but for its
@@ -287,18 +287,22 @@ class _Trial:
         draws = self._moved_answers(name, value, DRAWS, ROUNDINGS, inside=inside)
         return max(_distance(moved, value) for moved in draws)
 
-    def _far_moved(self, name: str, before: Tensor, roundings: float, *, inside: bool) -> float:
-        """How far one rounding of each result carries an answer of 16 bits, where few roundings make its error.
-
-        A rounding of a mean, or of an embedding that all rows share, is handed on to every element: the norm of many
-        errors then varies as one number does, and one of them says little of the next. The most of the draws is taken
-        as many times as it is more above their median than that of many independent errors would be. With one of the
-        ``roundings`` nothing is halved: half a rounding turns a choice less often, and carries the answer as far.
-        """
+    def _far_moved(self, name: str, before: Tensor, roundings: float, *, inside: bool) -> list[float]:
+        """How far one rounding of each result carries an answer of 16 bits, in some draws. With one of the
+        ``roundings`` nothing is halved: half a rounding turns a choice less often, and carries the answer as far."""
         draws = self._moved_answers(name, before, MORE_DRAWS, roundings, inside=inside)
-        moved = [_distance(one, before) for one in draws]
-        most, median = max(moved), statistics.median(moved)
-        return most / roundings * max(1.0, most / (OF_MANY * median) if median else 1.0)
+        return [_distance(one, before) / roundings for one in draws]
+
+    def _usual_error(self, before: dict[str, Tensor], reference: dict[str, Tensor], *, inside: bool) -> float:
+        """How many times as far as one rounding of each result the original's answers of 16 bits are off, the median
+        of them: what autocast rounds within an op, and what is written in place, no draw moves."""
+        found = []
+        for name, value in before.items():
+            if name in reference and self._rounded_dtype(name, value) in NARROW_DTYPES:
+                moved = root_mean_square(self._far_moved(name, value, ROUNDINGS, inside=inside))
+                if moved:
+                    found.append(_distance(value, reference[name]) / moved)
+        return max(1.0, statistics.median(found)) if found else 1.0
 
     def _turns_choices(self) -> bool:
         """Whether the original's own rounding turns what it chooses by values: a token's experts, say."""
@@ -313,11 +317,12 @@ class _Trial:
     ) -> Agreement | None:
         """The worst of all answers that say something, None if none does."""
         found = []
+        usual = functools.cache(functools.partial(self._usual_error, before, reference, inside=inside))
         for name, value in before.items():
             if not value.is_floating_point():
                 each = self._exact(name, value, after[name], inside=inside)
             else:
-                each = self._close(name, value, after[name], reference.get(name), inside=inside)
+                each = self._close(name, value, after[name], reference.get(name), usual, inside=inside)
             if each is not None and not (each.agrees and name in self._unwritten):
                 found.append(each)
         return max(found, key=lambda a: (not a.agrees, a.after), default=None)
@@ -363,8 +368,9 @@ class _Trial:
         return equal, twice
 
     def _close(
-        self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, *, inside: bool
-    ) -> Agreement | None:
+        self, name: str, before: Tensor, after: Tensor, reference: Tensor | None, usual: Callable[[], float], *,
+        inside: bool,
+    ) -> Agreement | None:  # fmt: skip
         where = before.isfinite() & after.isfinite()
         if not bool(where.any()):
             return None  # empty, or NaN and infinities in the same places
@@ -382,7 +388,9 @@ class _Trial:
             if was <= MAX_OWN_ROUNDINGS * own + unit * size:
                 bound = factor * max(was, own / ROUNDINGS) + unit * size  # as one rounding carries it
                 if now > bound and rounded_to in NARROW_DTYPES:
-                    bound = factor * max(was, self._far_moved(name, before, ROUNDINGS, inside=inside)) + unit * size
+                    moved = self._far_moved(name, before, ROUNDINGS, inside=inside)
+                    chance = largest_by_chance(moved, before.numel(), was, usual())
+                    bound = factor * max(was, chance) + unit * size
                 found = self._scaled(name, was, now, bound, own, size, unit, FLOAT64)
                 return self._unless_turned(name, before, after, reference, found, factor, unit, inside=inside)
             self._otherwise.append(name)
@@ -407,7 +415,8 @@ class _Trial:
         if number_of_rows(before) < LEAST_ROWS:
             size, own = _norm(base.double(), base.isfinite()), self._own(name, before, inside=inside)
             was, now = _distance(before, base), _distance(after, base)
-            bound = factor * max(was, self._far_moved(name, before, 1.0, inside=inside)) + unit * size
+            moved = self._far_moved(name, before, 1.0, inside=inside)
+            bound = factor * max(was, largest_by_chance(moved, before.numel())) + unit * size
             return self._scaled(name, was, now, bound, own, size, unit, against)
         rows = TurnedRows.of(before, base, self._moved_answers(name, before, MORE_DRAWS, 1.0, inside=inside))
         if not rows.says(factor, SAYS_NOTHING):
