@@ -34,7 +34,7 @@ def largest_by_chance(norms: Sequence[float], elements: int, was: float = 0.0, u
     """The norm that one error in 30,000 exceeds, of an answer of so many ``elements``: errors are ``usual`` times those
     of draws with these ``norms``, and if one is known that ``was`` there, no larger than such a quotient allows."""
     spread = 2 / (9 * SHOWN * _freedom(norms, elements))
-    carried = usual * root_mean_square(norms) * (1 - spread + STDDEVS * math.sqrt(spread)) ** 1.5
+    carried = usual * root_mean_square(norms) * math.pow(1 - spread + STDDEVS * math.sqrt(spread), 1.5)
     return min(carried, was * _largest_quotient(norms, elements)) if was else carried
 
 
@@ -44,4 +44,4 @@ def _largest_quotient(norms: Sequence[float], elements: int) -> float:
     spread = 2 / (9 * _freedom(norms, elements))
     mean = (1 - spread) ** 2
     rest = mean - STDDEVS * STDDEVS * spread
-    return ((mean + math.sqrt(mean * mean - rest * rest)) / rest) ** 1.5 if rest > 0 else math.inf
+    return math.pow((mean + math.sqrt(mean * mean - rest * rest)) / rest, 1.5) if rest > 0 else math.inf
