@@ -16,7 +16,7 @@ __all__ = ["largest_by_chance", "root_mean_square"]
 
 # Of a normal distribution: one error in 30,000 lies above. Of a model some hundred answers are compared, a few times.
 STDDEVS = 4.0
-SHOWN = 0.5  # of the degrees of freedom that eight draws show: they show it within a factor of about two
+SHARE_SHOWN = 0.5  # of the degrees of freedom that eight draws show: they show it within a factor of about two
 
 
 def root_mean_square(norms: Sequence[float]) -> float:
@@ -33,7 +33,7 @@ def _freedom(norms: Sequence[float], elements: int) -> float:
 def largest_by_chance(norms: Sequence[float], elements: int, was: float = 0.0, usual: float = 1.0) -> float:
     """The norm that one error in 30,000 exceeds, of an answer of so many ``elements``: errors are ``usual`` times those
     of draws with these ``norms``, and if one is known that ``was`` there, no larger than such a quotient allows."""
-    spread = 2 / (9 * SHOWN * _freedom(norms, elements))
+    spread = 2 / (9 * SHARE_SHOWN * _freedom(norms, elements))
     carried = usual * root_mean_square(norms) * math.pow(1 - spread + STDDEVS * math.sqrt(spread), 1.5)
     return min(carried, was * _largest_quotient(norms, elements)) if was else carried
 
