@@ -442,8 +442,8 @@ class _Trial:
         agrees = now <= bound
         if agrees and not max(was, now, own):
             return Agreement(0.0, 0.0, True, "", against)  # the very same values, and no rounding moves them
-        if agrees and bound > SAYS_NOTHING * size:
-            return None
+        if (agrees and bound > SAYS_NOTHING * size) or (size <= own and now <= MAX_OWN_ROUNDINGS * own):
+            return None  # or rounding has eaten it (of a bias before a batch norm), whatever the order of its sums
         eaten = own / (ROUNDINGS * SUM_STDDEVS * unit) if unit and own > SAYS_NOTHING * size else 0.0
         scale = max(size, eaten, 1e-300)
         return Agreement(was / scale, now / scale, agrees, "" if agrees else f"worst in {name}", against)
