@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import sys
 from typing import Any
 
+from kernelworks.machine.descriptors import is_readable
 from kernelworks.machine.parent_process import die_with_parent
 from kernelworks.profile.standard_input import kept_input
 from kernelworks.records import to_json
@@ -25,8 +25,7 @@ class Channel:
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
         """The next message; None if none comes within so many seconds (None: for ever), or the other end is closed."""
         while not self._waiting:
-            ready, _, _ = select.select([self._socket], [], [], seconds)
-            received = self._socket.recv(1 << 20) if ready else b""
+            received = self._socket.recv(1 << 20) if is_readable(self._socket, seconds) else b""
             if not received:
                 return None
             *whole, self._rest = (self._rest + received).split(b"\n")

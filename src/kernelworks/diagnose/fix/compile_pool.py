@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from kernelworks.diagnose.fix.builds_beside import BuildsBeside
 from kernelworks.diagnose.fix.compile_forms import FORM_ASKED, FORM_FAILED, FORM_READY
 from kernelworks.machine import environment
 from kernelworks.machine.child_process import tree_now
+from kernelworks.machine.descriptors import is_readable
 from kernelworks.machine.memory import available_bytes
 from kernelworks.machine.process_tree import ProcessTree
 from kernelworks.machine.usable_cores import usable_cores
@@ -188,7 +188,7 @@ class CompilePool:
     def _look_at(self, form: _Form, now: float) -> None:
         assert form.process is not None and form.ours is not None
         code = form.process.poll()
-        while select.select([form.ours], [], [], 0.0)[0]:
+        while is_readable(form.ours):
             try:
                 received = form.ours.recv(1 << 16)
             except ConnectionResetError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from typing import IO, Any
 
 from kernelworks.diagnose.fix.worker import SPOILT
 from kernelworks.machine import environment
+from kernelworks.machine.descriptors import is_readable
 from kernelworks.machine.process_tree import group_members, kill_processes
 from kernelworks.profile.standard_input import kept_input
 from kernelworks.records.json_text import json_messages, to_json
@@ -68,8 +68,7 @@ class Messages:
         what the program has forked holds that too."""
         while not over():
             has_ended = ended()  # asked first: what it sent before is read then
-            ready, _, _ = select.select([self._socket], [], [], 0.0 if has_ended else LOOK_S)
-            if not ready:
+            if not is_readable(self._socket, 0.0 if has_ended else LOOK_S):
                 if has_ended:
                     return
                 continue

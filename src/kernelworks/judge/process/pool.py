@@ -23,6 +23,7 @@ from kernelworks.judge.process.ipc import hear, pair, say, write_papers
 from kernelworks.judge.process.own_code import TRAPS, count_at_work, own_ranges, take_away
 from kernelworks.judge.process.sandbox import INSIDE
 from kernelworks.machine import environment
+from kernelworks.machine.descriptors import is_readable
 
 __all__ = ["ChildProcess", "Nursery", "ProcessEnded", "ProcessTimeout", "module_paths"]
 
@@ -92,7 +93,7 @@ class ChildProcess:
 
     def has_said(self, seconds: float) -> bool:
         """Whether something is there to be heard, after so long at the most."""
-        return bool(select.select([self.control], [], [], seconds)[0])
+        return is_readable(self.control, seconds)
 
     def ask(self, message: Any, seconds: float, descriptors: tuple[int, ...] = ()) -> tuple[Any, list[int]]:
         self.say(message, descriptors)
@@ -238,7 +239,7 @@ class ChildProcess:
         return time.monotonic() - silent
 
     def is_alive(self) -> bool:
-        return self.handle >= 0 and not select.select([self.handle], [], [], 0)[0]
+        return self.handle >= 0 and not is_readable(self.handle)
 
     def _is_ending(self) -> bool:
         """Whether the kernel is at removing it: its descriptors are closed then a little before it is gone."""
