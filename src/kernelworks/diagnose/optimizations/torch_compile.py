@@ -23,6 +23,7 @@ from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Pro
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, a_whole_number, one_of
 from kernelworks.diagnose.optimizations.alike_layers import ALIKE, changed_roots, layers_at, layers_of
 from kernelworks.diagnose.optimizations.captured_calls import captures, with_answers_copied
+from kernelworks.diagnose.optimizations.compile_phases import CompilePhases
 from kernelworks.diagnose.optimizations.compiled_module import CompiledModule
 from kernelworks.diagnose.optimizations.compiled_step import (
     STEP,
@@ -281,7 +282,7 @@ class _Optimization:
         from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
-        begin, graphs, own_s = time.perf_counter(), _graphs(), 0.0
+        begin, graphs, own_s, phases = time.perf_counter(), _graphs(), 0.0, CompilePhases()
         try:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
@@ -299,6 +300,8 @@ class _Optimization:
             taken.racing_s = time.perf_counter() - begin - own_s
             taken.compiling_s = max(own_s, scene.compiled.cold_s if scene.compiled is not None else 0.0)
             taken.graphs = _graphs() - graphs
+            if said := phases.text():
+                scene.say(said)
         return Promise(saves, taken.compiling_s, how="benchmarked on the inputs that it is called with")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
