@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import compilation_time_metrics, counters
 
 from kernelworks.diagnose.optimizations import compiler_choices
-from kernelworks.diagnose.optimizations.compile_phases import PHASES, CompilePhases
+from kernelworks.diagnose.optimizations.compile_phases import PHASES, CompilePhases, phases_told
 
 
 def test_a_process_that_compiles_nothing_says_nothing() -> None:
@@ -41,9 +41,12 @@ def test_torch_has_the_clocks_that_are_read(tmp_path: Any, monkeypatch: pytest.M
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     x, factor = torch.ones(8, requires_grad=True), time.time_ns() % 1_000_000 / 1e6  # that no cache has yet
-    phases = CompilePhases()
-    torch.compile(lambda y: (y * factor).tanh().sum())(x).backward()
+    phases, told = CompilePhases(), list[str]()
+    with pytest.raises(ZeroDivisionError), phases_told(told.append):
+        torch.compile(lambda y: (y * factor).tanh().sum())(x).backward()
+        raise ZeroDivisionError
     on_cpu = {phase.clock for phase in PHASES} - {"halting", "CachingAutotuner.benchmark_all_configs"}
     assert on_cpu <= compilation_time_metrics.keys()
     assert {"inductor", "waiting for kernels to be built"} & phases.seconds().keys(), phases.text()
     assert phases.text().endswith("; 0 of 2 graphs were in inductor's cache"), phases.text()
+    assert told == [phases.text()]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kernelworks.diagnose.optimizations.compiler_choices import halting_seconds
 
-__all__ = ["CompilePhases"]
+__all__ = ["CompilePhases", "phases_told"]
 
 
 class _Phase(NamedTuple):
@@ -54,6 +56,17 @@ class CompilePhases:
             return ""
         said = ", ".join(f"{took:.1f} s {says}" for says, took in seconds.items()) or "next to nothing"
         return f"compiling took {said}; {found} of {found + built} graphs were in inductor's cache"
+
+
+@contextlib.contextmanager
+def phases_told(say: Callable[[str], None]) -> Iterator[None]:
+    """Says what was compiled within, if anything was, though it raised."""
+    phases = CompilePhases()
+    try:
+        yield
+    finally:
+        if said := phases.text():
+            say(said)
 
 
 def _clocks() -> dict[str, float]:

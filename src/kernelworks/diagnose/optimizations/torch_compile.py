@@ -23,7 +23,7 @@ from kernelworks.diagnose.optimization import Candidate, Change, Impossible, Pro
 from kernelworks.diagnose.optimizations.accepted_options import Takes, a_string, a_whole_number, one_of
 from kernelworks.diagnose.optimizations.alike_layers import ALIKE, changed_roots, layers_at, layers_of
 from kernelworks.diagnose.optimizations.captured_calls import captures, with_answers_copied
-from kernelworks.diagnose.optimizations.compile_phases import CompilePhases
+from kernelworks.diagnose.optimizations.compile_phases import phases_told
 from kernelworks.diagnose.optimizations.compiled_module import CompiledModule
 from kernelworks.diagnose.optimizations.compiled_step import (
     STEP,
@@ -270,7 +270,7 @@ class _Optimization:
         if candidate.option(STEP):
             scene.say(f"running the program with {candidate.says}")
             try:
-                with choosing_undisturbed():
+                with phases_told(scene.say), choosing_undisturbed():
                     return predict_step(scene, self.apply(scene, candidate))
             except (BudgetExceeded, Impossible):
                 raise
@@ -282,13 +282,16 @@ class _Optimization:
         from kernelworks.compile.progress import heard_by
 
         taken = self._taken(scene, candidate)[candidate.options] = CompileTimes()
-        begin, graphs, own_s, phases = time.perf_counter(), _graphs(), 0.0, CompilePhases()
+        begin, graphs, own_s = time.perf_counter(), _graphs(), 0.0
         try:
             impls = self._impls(scene, candidate)
             impls = compile_within_budget(impls, budget) if candidate.option("blocks") else impls
             root = root_of(scene, module) if isinstance(module, Function) else module
             roots = changed_roots(scene, candidate) if candidate.option(ALIKE) else scene.scene_of(root).roots
-            with races_within(RACES * budget.seconds_left), heard_by(scene.say), choosing_undisturbed():
+            with (
+                phases_told(scene.say), races_within(RACES * budget.seconds_left), heard_by(scene.say),
+                choosing_undisturbed(),
+            ):  # fmt: skip
                 saves, first_s = share_saved(scene, Change(lambda: install_impls(impls)), roots)
             own_s = min(time.perf_counter() - begin, first_s)
         except Exception as error:
@@ -300,8 +303,6 @@ class _Optimization:
             taken.racing_s = time.perf_counter() - begin - own_s
             taken.compiling_s = max(own_s, scene.compiled.cold_s if scene.compiled is not None else 0.0)
             taken.graphs = _graphs() - graphs
-            if said := phases.text():
-                scene.say(said)
         return Promise(saves, taken.compiling_s, how="benchmarked on the inputs that it is called with")
 
     def apply(self, scene: Scene, candidate: Candidate) -> Change:
