@@ -381,14 +381,14 @@ class Trial:
         if not self.bench.device.apart:
             count_off_clock(self.fresh, others, self.bench.threads, tried)
         empty, empty_cpu = [a.seconds for a in nothing], [a.cpu_s for a in nothing]
-        tried.nothing_s = statistics.median(empty)
+        tried.nothing_s, tried.least_nothing_s = statistics.median(empty), min(empty)
         tried.took = CallTime.of(tried.seconds[variants[-1].name], [a.cpu_s for a in self.fresh], empty, empty_cpu)
         tried.events_s = statistics.median(a.events_s for a in self.fresh)
 
     def _unannounced(self, variant: VariantProcess, cases: list[Case]) -> None:
         """What is asked of it at moments that it does not know of."""
         usual_s = min(answer.seconds for answer in self.fresh)
-        look_for_helpers(self.bench, variant, cases[0], usual_s - self.tried.nothing_s, self.tried)
+        look_for_helpers(self.bench, variant, cases[0], usual_s - self.tried.least_nothing_s, self.tried)
         busy_s = min(answer.cpu_s for answer in self.fresh)  # whoever has its core makes a call no longer
         take_at_its_word(self.bench, variant, cases, min(usual_s, busy_s), self.tried)
         if self.is_compiled and not self.candidate.known:

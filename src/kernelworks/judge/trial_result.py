@@ -22,6 +22,7 @@ class TrialResult:
     elements: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)  # variant -> of each hand-over, paired by place
     nothing_s: float = 0.0
+    least_nothing_s: float = 0.0
     events_s: float = 0.0  # a call, by the device's own clock
     took: CallTime | None = None
     weights: str = ""

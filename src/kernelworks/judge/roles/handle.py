@@ -41,6 +41,7 @@ LOOKS_S = ((0.03, 0.02), (0.5, 0.3))  # from the answer or the look before, and 
 GLANCES = 6  # of a look
 READY_S = 0.001  # after which processes of its own are looked for, again and again, until it is ready for a call
 LEAST_SLEEP_S = 5e-4  # that a system keeps to
+BEGINS_S = 0.05  # by when it has a core, once it may go on
 CPU_CLOCK = 2  # of a process, as clock_getcpuclockid makes its number
 WORKING_CORES = 0.3  # of a core, from which it is work
 # CPU time that a stopped process has not used. A thread is seen to be stopped a little before it is, now and then; what
@@ -62,9 +63,7 @@ class Answer:
 
     seconds: float
     cpu_s: float = 0.0  # a call, of all its threads: what others use of the cores is not in it
-    off_clock_s: float | None = (
-        None  # of the cores from the clock's end before it to its start; None: it was asked else
-    )
+    off_clock_s: float | None = None  # of the cores since the clock's end before it; None: it was asked else
     events_s: float = 0.0  # a call, by the device's own clock as the process reads it; 0 on a CPU
     found: list[Comparison] = field(default_factory=list)
     raised: str = ""  # instead of an answer
@@ -77,6 +76,7 @@ class Answer:
     helpers: int = 0  # processes of its own at work, where it was stopped on its way
     at_own_code: int = 0  # of its threads that are at work then
     at_work: int = 0
+    on_its_way: bool = False  # where it was stopped: it had begun, and had no answer
 
     @property
     def wrong(self) -> str:
@@ -259,7 +259,7 @@ class VariantProcess:
         begin = time.perf_counter_ns()
         self.process.go_on()
         self.process.roam(placed)
-        helpers, at_own_code, at_work = self._stopped_on_its_way(pause_s) if pause_s else (0, 0, 0)
+        seen = self._stopped_on_its_way(pause_s, used) if pause_s else (0, 0, 0, False)
         overslept_s = self.process.stop_at_its_word(patience_s) if self.at_once else 0.0
         said, _ = self.process.hear(patience_s)
         if self.device.apart and isinstance(said, dict) and said.get("returned") == nonce:
@@ -278,8 +278,8 @@ class VariantProcess:
             )
         used = self.cpu_ns() - used
         answer = Answer((end - begin) / 1e9 / count, used / 1e9 / count, raised=sanitize_text(said.get("wrong"), 2000))
-        answer.off_clock_s, answer.helpers, answer.working = off_clock, helpers, awake
-        answer.at_own_code, answer.at_work, answer.overslept_s = at_own_code, at_work, overslept_s
+        answer.off_clock_s, answer.working, answer.overslept_s = off_clock, awake, overslept_s
+        answer.helpers, answer.at_own_code, answer.at_work, answer.on_its_way = seen
         if self.device.apart:
             self._synchronize_device(answer, count, (end - begin) / 1e9, end)
         self.process.stop()
@@ -322,18 +322,21 @@ class VariantProcess:
             raise ProcessEnded(f"keeps its answers to itself: {error}") from error
         return []
 
-    def _stopped_on_its_way(self, pause_s: float) -> tuple[int, int, int]:
-        """How many processes of its own are at work then; of its threads that are, how many are at its own code, and
-        how many there are."""
+    def _stopped_on_its_way(self, pause_s: float, used: int) -> tuple[int, int, int, bool]:
+        """Processes of its own that are at work then; of its threads that are, those at its own code, and all; and if it
+        was on its way. The pause begins when it has a core: others may have it."""
+        begins_by = time.perf_counter() + BEGINS_S
+        while self.cpu_ns() == used and time.perf_counter() < begins_by:
+            pass
         until = time.perf_counter() + pause_s
         time.sleep(max(0.0, pause_s - LEAST_SLEEP_S))
         while time.perf_counter() < until:
             pass
         self.process.stop()
-        others = len(self.process.other_pids())
+        others, on_its_way = len(self.process.other_pids()), self.cpu_ns() > used and not self.process.has_said(0.0)
         at_own_code, at_work = self.process.count_at_work(self.own_code) if self.own_code else (0, 0)
         self.process.go_on()
-        return others, at_own_code, at_work
+        return others, at_own_code, at_work, on_its_way
 
     def _awake(self, stopped: bool, used_ns: int) -> str:
         """Whether it ran between the moment that it was stopped and the one that the clock starts."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from kernelworks.contract.bounds import Bound, NoBoundError, bound_of
+from kernelworks.contract.bounds.call import inner
 from kernelworks.contract.bounds.propagation import without_fused_kernels
 from kernelworks.contract.complex_numbers import as_parts, wide_dtype
 from kernelworks.judge.inputs.cuda_on_cpu import CudaOnCpuMode
@@ -39,10 +40,11 @@ from kernelworks.judge.roles.device import Host
 from kernelworks.profile.cost.calls import work
 from kernelworks.profile.timeline import survey_run
 
-__all__ = ["Oracle", "serve"]
+__all__ = ["Oracle", "of_other_forms", "serve"]
 
 MOST_TEXT = 4000
 MOST_BUFFERS, MOST_OF_BUFFER = 32, 64  # that are compared after a call, and elements of each
+OTHER_FORM = 2  # roundings that an honest formula has beyond the reference's: a division at the end, not on the way
 OWN_ERRORS = 16.0  # of the reference's own error, within which another one's is
 MOST_SURVEYED = 20_000  # calls of a reference whose work is counted
 
@@ -234,6 +236,14 @@ def _all(value: Any, change: Callable[[Any], Any]) -> Any:
     return tree_map(lambda one: change(one) if isinstance(one, Tensor) else one, value)
 
 
+def of_other_forms(bound: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bound counts the roundings of the reference's own formula, and ``(2 y + 3) / 6`` has one more than
+    ``y / 3 + 0.5``. What is exact stays so."""
+    if not dtype.is_floating_point:
+        return bound
+    return torch.where(bound > 0, bound + OTHER_FORM * inner(dtype) * value.abs(), bound)
+
+
 def _own_share(bound: Bound) -> list[float]:
     """Of each answer of the reference as its users run it: its worst error as a share of the bound."""
     found = []
@@ -269,7 +279,7 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
         found = dataclasses.replace(found, outputs=tuple(map(without_end, found.reference, found.outputs)))
     generator = torch.Generator().manual_seed(int(asked["places"]))
     references, bounds, places = [], [], []
-    for exact, most in zip(found.reference, found.outputs, strict=True):
+    for exact, most, native in zip(found.reference, found.outputs, found.native, strict=True):
         flat, its = exact.detach().reshape(-1), most.reshape(-1)
         if flat.numel() > asked["most"]:
             at = places_of(exact.shape, int(asked["most"]), generator)
@@ -280,7 +290,7 @@ def _case(oracle: Oracle, asked: dict[str, Any]) -> tuple[dict[str, Any], int]:
             at = torch.arange(flat.numel())
         flat, its = flat.cpu(), its.cpu()
         flat, its = (as_parts(t).reshape(-1) for t in (flat, its))  # of a complex number both, at its one place
-        its = its.to(torch.float64)
+        its = of_other_forms(its.to(torch.float64), flat, native.dtype)
         if asked["draw"] in OUTSIDE and flat.is_floating_point() and flat.numel():
             its = its.clamp(min=LOST * float(flat.abs().max()))
         references.append(flat.to(wide_dtype(flat.dtype)))
