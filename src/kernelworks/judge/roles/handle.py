@@ -323,7 +323,7 @@ class VariantProcess:
         return []
 
     def _stopped_on_its_way(self, pause_s: float, used: int) -> tuple[int, int, int, bool]:
-        """Processes of its own that are at work then; of its threads that are, those at its own code, and all; whether it
+        """Processes of its own that are at work then; of its threads that are, those at its own code, and all; if it
         was on its way. The pause begins when it has a core: others may have it."""
         begins_by = time.perf_counter() + BEGINS_S
         while self.cpu_ns() == used and time.perf_counter() < begins_by:
