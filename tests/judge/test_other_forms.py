@@ -27,3 +27,5 @@ def test_a_formula_of_another_form_is_within_the_bound_and_one_of_other_numbers_
     assert bool(((honest.double() - exact).abs() <= bound).all())
     assert bool(((honest.double() * (1 + 1e-6) - exact).abs() > bound).any())
     assert bool((of_other_forms(torch.zeros(3), torch.ones(3), torch.float32) == 0).all())  # what is exact
+    nan, infinite = torch.tensor([torch.nan, torch.inf]), torch.full((2,), torch.inf)
+    assert bool((of_other_forms(infinite, nan, torch.float32) == infinite).all())  # anything is right there

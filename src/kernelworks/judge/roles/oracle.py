@@ -241,7 +241,8 @@ def of_other_forms(bound: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
     ``y / 3 + 0.5``. What is exact stays so."""
     if not dtype.is_floating_point:
         return bound
-    return torch.where(bound > 0, bound + OTHER_FORM * inner(dtype) * value.abs(), bound)
+    more = OTHER_FORM * inner(dtype) * value.abs()
+    return torch.where((bound > 0) & more.isfinite(), bound + more, bound)
 
 
 def _own_share(bound: Bound) -> list[float]:
