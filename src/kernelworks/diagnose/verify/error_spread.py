@@ -32,7 +32,8 @@ def _freedom(norms: Sequence[float], elements: int) -> float:
 
 def largest_by_chance(norms: Sequence[float], elements: int, was: float = 0.0, usual: float = 1.0) -> float:
     """The norm that one error in 30,000 exceeds, of an answer of so many ``elements``: errors are ``usual`` times those
-    of draws with these ``norms``, and if one is known that ``was`` there, no larger than such a quotient allows."""
+    of draws with these ``norms`` (none moves what autocast rounds within an op, or what is written in place), and if
+    one is known that ``was`` there, no larger than such a quotient allows."""
     spread = 2 / (9 * SHARE_SHOWN * _freedom(norms, elements))
     carried = usual * root_mean_square(norms) * math.pow(1 - spread + STDDEVS * math.sqrt(spread), 1.5)
     return min(carried, was * _largest_quotient(norms, elements)) if was else carried
