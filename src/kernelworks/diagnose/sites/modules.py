@@ -49,8 +49,9 @@ class Sample:
 @dataclass(frozen=True)
 class Roots:
     """``modules`` are the outermost modules of a run, none of which is a part of another, and functions that were
-    called as modules. ``fresh``: the program makes new ones each time it runs. ``alike``: of so many there is no
-    sample, as there are enough of others like them."""
+    called as modules. ``fresh``: the program makes new ones each time it runs. One that is new and holds no tensors (a
+    loss that a training step makes as it needs it) is none: its calls are those of functions. ``alike``: of so many
+    there is no sample, as there are enough of others like them."""
 
     modules: tuple[nn.Module, ...]
     samples: tuple[Sample, ...]
@@ -83,9 +84,10 @@ def _find_roots(run: Callable[[], Any], budget: Budget | None) -> Roots:
     looks: dict[int, list[Look]] = defaultdict(list)
     seconds: dict[int, float] = defaultdict(float)
 
-    def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         looks[id(module)].append(look_of(module, args, kwargs))
         first.setdefault(id(module), module)
+        return True
 
     stepped: list[list[Optimizer]] = [[], []]
     with _stepping(stepped[0]):
@@ -96,8 +98,10 @@ def _find_roots(run: Callable[[], Any], budget: Budget | None) -> Roots:
     kinds: Counter[Any] = Counter()
     seen: Counter[int] = Counter()
 
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         its, at = id(module), seen[id(module)]
+        if its not in first and _holds_nothing(module):
+            return False
         seen[its] += 1
         if its not in modules:
             modules[its] = module
@@ -105,6 +109,7 @@ def _find_roots(run: Callable[[], Any], budget: Budget | None) -> Roots:
         count = stands.get(its, {0: 1}).get(at)  # of a module that is new its first call
         if count is not None and kinds[kind_of(module)] <= MOST_OF_A_KIND:
             samples.append(_sample(module, args, kwargs, count))
+        return True
 
     with _stepping(stepped[1]):
         _look(run, keep, budget)
@@ -141,8 +146,12 @@ def _lasting(first: list[Optimizer], second: list[Optimizer]) -> tuple[Optimizer
     return tuple(second) if same else ()
 
 
+def _holds_nothing(module: nn.Module) -> bool:
+    return not isinstance(module, Function) and not any(True for _ in (*module.parameters(), *module.buffers()))
+
+
 def _look(
-    run: Callable[[], Any], before: Callable[..., None], budget: Budget | None, seconds: dict[int, float] | None = None
+    run: Callable[[], Any], before: Callable[..., Any], budget: Budget | None, seconds: dict[int, float] | None = None
 ) -> None:
     with outermost(before, budget, seconds):
         run()
@@ -177,12 +186,13 @@ def _sample(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], st
 
 @contextlib.contextmanager
 def outermost(
-    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None],
+    before: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], object],
     budget: Budget | None = None,
     seconds: dict[int, float] | None = None,
 ) -> Iterator[None]:
     """Calls ``before`` ahead of every call of a module that no other module is calling, until the ``budget`` is over,
-    and adds what those calls take to ``seconds``.
+    and adds what those calls take to ``seconds``. If ``before`` returns False that module calls others as a function
+    does.
 
     A call within a transform (``torch.func``) is passed over: what it is given are no tensors that could be kept.
 
@@ -195,8 +205,8 @@ def outermost(
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if is_transform_active():
             return original(module, *args, **kwargs)
-        if budget is None or budget.seconds_left >= 0:
-            before(module, args, kwargs)
+        if (budget is None or budget.seconds_left >= 0) and before(module, args, kwargs) is False:
+            return original(module, *args, **kwargs)
         begin = time.perf_counter()
         _MODULE.__call__ = original
         try:
